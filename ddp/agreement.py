@@ -1,0 +1,205 @@
+"""What all ranks must say alike before a model is wrapped, and the plan that follows from it.
+
+Owns the options, the description of a module, their comparison, and the making of a
+ReductionPlan. Every rank compares the same facts, so every rank raises the same text.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ddp.algorithms import ALGORITHMS, find_algorithm
+from ddp.bucket import status_numel
+from ddp.errors import UsageError
+from ddp.fabric import Fabric
+from ddp.membership import Facts, Membership, fabric_from, node_identity
+from ddp.plan import BucketLayout, ReductionPlan, choose_segments, make_buckets
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of DistributedDataParallel that must be the same on every rank."""
+
+    algorithm: str
+    ring_order: str
+    ring_seed: int
+    segments: int | Literal["auto"]
+    bucket_cap_mb: float
+    first_bucket_mb: float
+    overlap: bool
+    per_parameter: bool
+    broadcast_buffers: bool
+    gradient_as_bucket_view: bool
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        # at once: without it there is no saying how long to wait for the other ranks
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(f"timeout_s={self.timeout_s!r}: a number of seconds above 0")
+
+    def check(self, *, registered: bool) -> None:
+        """Raises UsageError. `registered`: the algorithm is one of ours, given by name."""
+        if registered:
+            find_algorithm(self.algorithm)
+        if self.segments != "auto" and (type(self.segments) is not int or self.segments < 1):
+            raise UsageError(f"segments={self.segments!r}: 'auto', or a whole number from 1 on")
+
+
+def agree(
+    membership: Membership,
+    module: nn.Module,
+    options: Options,
+    fabric: Fabric | None,
+    *,
+    registered: bool,
+) -> tuple[Fabric, ReductionPlan]:
+    """Compare what all ranks say, and make the plan. Raises UsageError with one text on all."""
+    node = node_identity(os.environ)
+    facts = membership.exchange("model", local_facts(module, options, node, registered=registered))
+    check_same(facts)
+    fabric = agree_on_fabric(facts, fabric)
+    plan = make_plan(module, options, fabric, membership.size)
+    check_same_plan(membership.exchange("plan", {"sha256": plan.sha256}))
+    return fabric, plan
+
+
+def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that get gradients, each once. Those without elements have nothing to sum."""
+    return [
+        (name, parameter)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and parameter.numel()
+    ]
+
+
+def dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def local_facts(module: nn.Module, options: Options, node: str, *, registered: bool) -> Facts:
+    """What this rank has to say; a fault found here becomes a fact, so that all ranks raise it."""
+    facts: Facts = {"error": None, "node": node, "options": asdict(options)}
+    try:
+        options.check(registered=registered)
+        check_module(module)
+    except UsageError as exc:
+        return {**facts, "error": str(exc)}
+    named: list[tuple[str, str, Tensor]] = []
+    named += [("parameter", *item) for item in module.named_parameters()]
+    named += [("buffer", *item) for item in module.named_buffers()]
+    facts["tensors"] = [
+        [kind, name, list(tensor.shape), dtype_name(tensor), tensor.requires_grad]
+        for kind, name, tensor in named
+    ]
+    return facts
+
+
+def check_module(module: nn.Module) -> None:
+    """Raises UsageError for a module whose gradients cannot be reduced."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise UsageError(f"{name!r} has no shape yet: run one forward before wrapping")
+        if tensor.device.type != "cpu":
+            raise UsageError(f"{name!r} is on {tensor.device}: only CPU tensors are reduced so far")
+    if not trainable(module):
+        raise UsageError(
+            "no parameter of the module requires a gradient, so there is nothing to reduce; "
+            "use the module without wrapping it"
+        )
+
+
+def check_same(facts: Sequence[Facts]) -> None:
+    """Raises UsageError, with one text on all ranks, unless they all say the same as rank 0."""
+    for rank, theirs in enumerate(facts):
+        if theirs["error"]:
+            raise UsageError(f"rank {rank}: {theirs['error']}")
+    for rank, theirs in enumerate(facts):
+        for name, ours in _dict(facts[0]["options"]).items():
+            if _dict(theirs["options"])[name] != ours:
+                raise UsageError(
+                    f"rank {rank} asks for {name}={_dict(theirs['options'])[name]!r} and rank 0 "
+                    f"for {name}={ours!r}: give every rank the same arguments"
+                )
+        _check_same_tensors(rank, _list(theirs["tensors"]), _list(facts[0]["tensors"]))
+
+
+def _check_same_tensors(rank: int, theirs: list[Any], ours: list[Any]) -> None:
+    for position in range(max(len(theirs), len(ours))):
+        pair = [
+            _tensor_text(tensors[position]) if position < len(tensors) else "nothing"
+            for tensors in (theirs, ours)
+        ]
+        if pair[0] != pair[1]:
+            raise UsageError(
+                f"the models differ: at place {position} rank {rank} has {pair[0]} and rank 0 has "
+                f"{pair[1]}; build the same module, in the same order, on every rank"
+            )
+
+
+def _tensor_text(tensor: list[Any]) -> str:
+    kind, name, shape, dtype, requires_grad = tensor
+    frozen = "" if requires_grad or kind == "buffer" else " frozen"
+    return f"{kind} {name!r} {tuple(shape)} {dtype}{frozen}"
+
+
+def make_plan(
+    module: nn.Module, options: Options, fabric: Fabric, world_size: int
+) -> ReductionPlan:
+    """The plan for `module`, from what all ranks agreed on."""
+    parameters = trainable(module)
+    buckets = make_buckets(
+        [(name, p.numel(), dtype_name(p), p.element_size()) for name, p in parameters],
+        options.bucket_cap_mb,
+        options.first_bucket_mb,
+        options.per_parameter,
+    )
+    layouts = []
+    for dtype, names, numels in buckets:
+        kind: torch.dtype = getattr(torch, dtype)
+        layout = BucketLayout(dtype, names, numels, 1, status_numel(kind, world_size))
+        layouts.append(replace(layout, segments=_segments(options, layout.numel * kind.itemsize)))
+    return ReductionPlan(
+        options.algorithm, options.ring_order, options.ring_seed, fabric.node_of, tuple(layouts)
+    )
+
+
+def _segments(options: Options, num_bytes: int) -> int:
+    if options.segments != "auto":
+        return options.segments
+    if options.algorithm not in ALGORITHMS:  # a collective of the caller's own
+        return 1
+    return choose_segments(options.algorithm, num_bytes)
+
+
+def agree_on_fabric(facts: Sequence[Facts], given: Fabric | None) -> Fabric:
+    """The fabric given, if it has a place for every rank, else the one that ranks report."""
+    if given is None:
+        return fabric_from([str(theirs["node"]) for theirs in facts])
+    if given.num_ranks != len(facts):
+        raise UsageError(f"a fabric of {given.num_ranks} ranks for a group of {len(facts)}")
+    return given
+
+
+def check_same_plan(facts: Sequence[Facts]) -> None:
+    """Raises UsageError where ranks made different plans of the same facts."""
+    for rank, theirs in enumerate(facts):
+        if theirs != facts[0]:
+            raise UsageError(
+                f"rank {rank} made another reduction plan than rank 0: "
+                "run the same version of this package, on the same fabric, on every rank"
+            )
+
+
+def _dict(value: object) -> dict[str, Any]:
+    assert isinstance(value, dict)
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    assert isinstance(value, list)
+    return value

@@ -1,0 +1,137 @@
+"""Bucket: the gradients that are reduced together, in one buffer, with a few words of status.
+
+Owns the memory, the views that become `param.grad`, and the status that is summed along with the
+gradients: whether any rank gave up, and a fingerprint of the bucket's parameters. Does not decide
+when a bucket is reduced.
+
+The status is `poison` (1 from each rank that gave up) and the 64 bits of the fingerprint, cut
+into pieces so small that their sum over all ranks is exact in the bucket's dtype. Parameters are
+equal everywhere if each rank finds every sum to be its own piece times the number of ranks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ddp.errors import PlanError
+from ddp.plan import BucketLayout
+
+FINGERPRINT_BITS = 64
+WEIGHT, MULTIPLIER = 2862933555777941757, 6364136223846793005  # odd, with bits all over
+COLUMNS = 1021  # prime, so that a shift by a power of two changes the column
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the reduced status words say."""
+
+    num_poisoned: int
+    parameters_differ: bool
+
+
+class Bucket:
+    """Gradients of `parameters`, end to end in `buffer`, followed by the status."""
+
+    def __init__(
+        self,
+        index: int,
+        layout: BucketLayout,
+        parameters: Sequence[Parameter],
+        world_size: int,
+    ) -> None:
+        self.index = index
+        self.layout = layout
+        self.parameters = tuple(parameters)
+        self.world_size = world_size
+        self.label = f"bucket {index}"
+        device, dtype = parameters[0].device, parameters[0].dtype
+        self.buffer = torch.zeros(layout.numel, dtype=dtype, device=device)
+        sizes = [sum(layout.numels), layout.status_numel]
+        self.gradients, self._status = torch.split(self.buffer, sizes)
+        self.views = tuple(
+            part.view(parameter.shape)
+            for part, parameter in zip(
+                torch.split(self.gradients, list(layout.numels)), parameters, strict=True
+            )
+        )
+        self._pieces: list[int] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Gradient bytes, without the status."""
+        return self.gradients.numel() * self.gradients.element_size()
+
+    def write_status(self, *, poisoned: bool) -> None:
+        bits = bits_per_piece(self.buffer.dtype, self.world_size)
+        value = fingerprint(self.parameters)
+        self._pieces = [
+            value >> shift & (1 << bits) - 1 for shift in range(0, FINGERPRINT_BITS, bits)
+        ]
+        words = [int(poisoned), *self._pieces]
+        self._status.copy_(torch.tensor(words, dtype=torch.float64))
+
+    def read_status(self) -> Status:
+        """What all ranks wrote, after the buffer was summed."""
+        status = (
+            torch.view_as_real(self._status)[:, 0] if self.buffer.is_complex() else self._status
+        )
+        num_poisoned, *pieces = (int(word) for word in status.tolist())
+        expected = [piece * self.world_size for piece in self._pieces]
+        return Status(num_poisoned, parameters_differ=pieces != expected)
+
+    def average(self) -> None:
+        """Turn the sum over ranks into their mean."""
+        self.gradients.div_(self.world_size)
+
+
+def status_numel(dtype: torch.dtype, world_size: int) -> int:
+    """How many elements the status takes in a bucket of `dtype`."""
+    return 1 + math.ceil(FINGERPRINT_BITS / bits_per_piece(dtype, world_size))
+
+
+def bits_per_piece(dtype: torch.dtype, world_size: int) -> int:
+    """Bits that can be added up over all ranks without rounding.
+
+    Raises PlanError where there is none: 256 ranks and more with bfloat16.
+    """
+    digits: int = 1 - int(math.log2(torch.finfo(dtype).eps))  # integers up to 2**digits are exact
+    most: int = 2**digits // world_size
+    bits = most.bit_length() - 1
+    if bits < 1:
+        raise PlanError(
+            f"{dtype} gradients on {world_size} ranks: sums are exact only up to {2**digits}, too "
+            "few for the status that travels with each bucket; use float32 gradients"
+        )
+    return min(bits, 32)
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> int:
+    """64 bits that change when any bit of `tensors` does, at the speed of reading them.
+
+    Sums of 64-bit words by column, each column with a weight of its own: a change escapes only if
+    others in its column cancel it exactly.
+    """
+    total = 0
+    for tensor in tensors:
+        weights = torch.arange(1, COLUMNS + 1, device=tensor.device) * WEIGHT | 1
+        words = _as_words(tensor)
+        whole = words.numel() // COLUMNS * COLUMNS
+        columns = words[:whole].view(-1, COLUMNS).sum(0)
+        rest = words[whole:]
+        columns[: rest.numel()] += rest
+        total = total * MULTIPLIER + int((columns * weights).sum()) + tensor.numel()
+        total %= 1 << FINGERPRINT_BITS
+    return total
+
+
+def _as_words(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0:
+        return flat.view(torch.int64)
+    words = torch.zeros(-(-flat.numel() // 8), dtype=torch.int64, device=flat.device)
+    words.view(torch.uint8)[: flat.numel()] = flat
+    return words

@@ -1,0 +1,44 @@
+"""The independent fold: what an all-reduce must return, from its mathematics alone.
+
+For each chunk the explicit left-to-right sum in the order the algorithm implies, written without
+schedules, so that a fault in a schedule or in what runs it cannot hide here too. Cuts come from
+torch's own `tensor_split`. Every rank ends with the tensor returned; buffers are `buffers[rank]`,
+1-D, and each of the segments is reduced by itself.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+
+def fold_ring(buffers: Sequence[Tensor], order: Sequence[int], segments: int = 1) -> Tensor:
+    """Chunk c of N is summed along the ring, beginning with the rank at position c."""
+    num_ranks = len(order)
+    sums = []
+    for parts in zip(*(buffer.tensor_split(segments) for buffer in buffers), strict=True):
+        for chunk in range(num_ranks):
+            route = [order[(chunk + hop) % num_ranks] for hop in range(num_ranks)]
+            sums.append(reduce(torch.add, [parts[r].tensor_split(num_ranks)[chunk] for r in route]))
+    return torch.cat(sums)
+
+
+def fold_hierarchical(
+    buffers: Sequence[Tensor], groups: Sequence[Sequence[int]], segments: int = 1
+) -> Tensor:
+    """`groups[node]` are its ranks. With K the largest node and M nodes there are K shards of M
+    chunks. A node of n sums shard j from its member j mod n onwards and round; the nodes' sums of
+    its chunk c are then added node after node, beginning with node c.
+    """
+    num_nodes, num_shards = len(groups), max(len(group) for group in groups)
+    sums = []
+    for parts in zip(*(buffer.tensor_split(segments) for buffer in buffers), strict=True):
+        cuts = [part.tensor_split(num_shards * num_nodes) for part in parts]
+        for shard in range(num_shards):
+            members = [[*g[shard % len(g) :], *g[: shard % len(g)]] for g in groups]
+            for chunk in range(num_nodes):
+                cell = shard * num_nodes + chunk
+                inside = [reduce(torch.add, [cuts[r][cell] for r in ranks]) for ranks in members]
+                sums.append(reduce(torch.add, inside[chunk:] + inside[:chunk]))
+    return torch.cat(sums)

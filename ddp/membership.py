@@ -1,0 +1,161 @@
+"""Who takes part: a private group of the ranks that reduce together, and what they tell each other.
+
+Owns the exchange of facts through the store, the identity of a rank's node, and the life of the
+sockets between the ranks. Decides nothing about gradients.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from hashlib import sha1
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from ddp.errors import PeerTimeout, TransportError, UsageError
+from ddp.fabric import Fabric
+from ddp.transport.p2p import Work, translate
+
+Facts = dict[str, object]
+
+
+class _Gloo(Protocol):
+    """What is used of torch's ProcessGroupGloo, whose methods have no types."""
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work: ...
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work: ...
+
+    def allreduce(self, tensors: list[Tensor], op: object, timeout: timedelta, /) -> Work: ...
+
+    def broadcast(self, tensors: list[Tensor], options: dist.BroadcastOptions, /) -> Work: ...
+
+
+class Membership:
+    """The ranks of one process group, under a name of their own in its store."""
+
+    def __init__(self, process_group: dist.ProcessGroup | None, timeout_s: float) -> None:
+        if not dist.is_initialized():
+            raise UsageError("torch.distributed is not initialised: call init_process_group first")
+        group = process_group or dist.group.WORLD
+        assert group is not None
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.timeout_s = timeout_s
+        if self.rank < 0:
+            raise UsageError("this rank is not in process_group: only its members may wrap a model")
+        store = group.get_group_store()
+        members = "-".join(map(str, dist.get_process_group_ranks(group)))
+        label = f"ddp/{sha1(members.encode(), usedforsecurity=False).hexdigest()}"
+        # members wrap their models in one order, so that the counts of all of them agree
+        generation = store.add(f"{label}/{self.rank}", 1)
+        self.store = PrefixStore(f"{label}/{generation}", store)
+
+    def exchange(self, topic: str, facts: Facts) -> list[Facts]:
+        """What every rank says about `topic`, by rank. Raises PeerTimeout naming who is silent."""
+        self.store.set(f"{topic}/{self.rank}", json.dumps(facts))
+        keys = [f"{topic}/{rank}" for rank in range(self.size)]
+        deadline = time.monotonic() + self.timeout_s
+        while not self.store.check(keys):
+            if time.monotonic() > deadline:
+                silent = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+                raise PeerTimeout(
+                    f"rank {self.rank} waited {self.timeout_s:g} s for the {topic} of rank "
+                    f"{', '.join(map(str, silent))}; every rank of the group must wrap its model, "
+                    "in the same order"
+                )
+            time.sleep(0.005)
+        return [json.loads(self.store.get(key)) for key in keys]
+
+    def connect(self) -> "PrivateGroup":
+        """Open sockets between all members; every one of them must call this."""
+        return PrivateGroup(PrefixStore("gloo", self.store), self)
+
+
+class PrivateGroup:
+    """A gloo group that nobody else uses. Closing it closes its sockets, which peers notice."""
+
+    def __init__(self, store: Store, membership: Membership) -> None:
+        timeout = timedelta(seconds=membership.timeout_s)
+        self.rank, self.size = membership.rank, membership.size
+        try:
+            # not dist.new_group: its names repeat after a group is destroyed, and meet stale keys
+            self._gloo: _Gloo | None = cast(
+                _Gloo, dist.ProcessGroupGloo(store, self.rank, self.size, timeout)
+            )
+        except RuntimeError as exc:
+            raise TransportError(
+                f"rank {self.rank} could not connect to its peers: {translate(exc)}"
+            ) from exc
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work:
+        return self._open().send(tensors, peer, tag)
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work:
+        return self._open().recv(tensors, peer, tag)
+
+    def allreduce(self, tensors: list[Tensor], op: object, timeout: timedelta, /) -> Work:
+        return self._open().allreduce(tensors, op, timeout)
+
+    def broadcast_bytes(self, tensors: Sequence[Tensor]) -> None:
+        """Give `tensors` of any dtype the values that they have on rank 0."""
+        filled = [tensor for tensor in tensors if tensor.numel()]
+        if not filled or self.size == 1:
+            return
+        flat = torch.cat([_as_bytes(tensor) for tensor in filled])
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        try:
+            self._open().broadcast([flat], options).wait()
+        except RuntimeError as exc:
+            raise translate(exc) from exc
+        if self.rank:
+            sizes = [tensor.numel() * tensor.element_size() for tensor in filled]
+            for tensor, part in zip(filled, torch.split(flat, sizes), strict=True):
+                # .data: autograd may hold these for a backward that is still to come
+                tensor.data.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+    def close(self) -> None:
+        self._gloo = None
+
+    def _open(self) -> _Gloo:
+        if self._gloo is None:
+            raise TransportError("the connections to all peers are closed")
+        return self._gloo
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def node_identity(environment: Mapping[str, str]) -> str:
+    """The node of this process: as its launcher says, else the kernel. Never the hostname."""
+    for variable in ("DDPLAB_NODE", "GROUP_RANK"):
+        if variable in environment:
+            return f"{variable}={environment[variable]}"
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"boot={boot_id} network={os.stat('/proc/self/ns/net').st_ino}"  # noqa: PTH116
+
+
+def fabric_from(identities: Sequence[str]) -> Fabric:
+    """Node numbers as the launcher gave them, else in order of first appearance, by rank.
+
+    Raises UsageError where some ranks were told their node and others were not.
+    """
+    sources = {identity.partition("=")[0] for identity in identities}
+    if len(sources) > 1:
+        raise UsageError(
+            f"ranks name their nodes in different ways: {', '.join(identities)}; "
+            "set DDPLAB_NODE on every rank, or on none"
+        )
+    values = [identity.partition("=")[2] for identity in identities]
+    if all(value.isdecimal() for value in values):
+        return Fabric(tuple(map(int, values)))
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return Fabric(tuple(numbers[value] for value in values))

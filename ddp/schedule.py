@@ -1,0 +1,83 @@
+"""Schedule: an all-reduce as data, checked stage by stage as it is drawn.
+
+Owns the rules a schedule must keep. Does not send (executor), add (replay) or price (cost).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ddp.errors import ScheduleError
+
+
+class Transfer(NamedTuple):
+    """`src` sends chunk `chunk` to `dst`, which overwrites its own or, if `reduce`, adds to it.
+
+    One transfer is both the send and the receive, so an unmatched send cannot be written.
+    `reduce` means destination := destination + incoming.
+    """
+
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
+
+
+Stage = tuple[Transfer, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Stages for `num_ranks` ranks over a buffer cut into `num_chunks` chunks.
+
+    Within a stage every source is read before any destination is written. Iterating draws the
+    stages lazily and raises ScheduleError, naming stage, transfer and rule, at the first fault.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    name: str
+    stages: Callable[[], Iterable[Stage]]
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1 or self.num_chunks < 1:
+            raise ScheduleError(
+                f"{self.name}: {self.num_ranks} ranks, {self.num_chunks} chunks; "
+                "a schedule needs at least one of each"
+            )
+
+    def __iter__(self) -> Iterator[Stage]:
+        for index, stage in enumerate(self.stages()):
+            self._check(index, stage)
+            yield stage
+
+    def _check(self, index: int, stage: Stage) -> None:
+        written: set[tuple[int, int]] = set()
+        if not stage:
+            raise ScheduleError(f"{self.name}: stage {index} is empty; leave it out")
+        for transfer in stage:
+            rule = self._broken_rule(transfer, written)
+            if rule:
+                raise ScheduleError(f"{self.name}: stage {index}, {transfer}: {rule}")
+            written.add((transfer.dst, transfer.chunk))
+
+    def _broken_rule(self, transfer: Transfer, written: set[tuple[int, int]]) -> str | None:
+        if not (0 <= transfer.src < self.num_ranks and 0 <= transfer.dst < self.num_ranks):
+            return f"ranks go from 0 to {self.num_ranks - 1}"
+        if not 0 <= transfer.chunk < self.num_chunks:
+            return f"chunks go from 0 to {self.num_chunks - 1}"
+        if transfer.src == transfer.dst:
+            return "a rank does not send to itself"
+        if (transfer.dst, transfer.chunk) in written:
+            return "a stage writes each (rank, chunk) at most once"
+        return None
+
+
+def chunk_bounds(numel: int, num_chunks: int, chunk: int) -> tuple[int, int]:
+    """Start and end, in elements, of a chunk; sizes differ by at most one, the first are longer.
+
+    The same cut serves buckets into segments and segments into chunks.
+    """
+    size, longer = divmod(numel, num_chunks)
+    start = chunk * size + min(chunk, longer)
+    return start, start + size + (1 if chunk < longer else 0)

@@ -1,0 +1,157 @@
+"""Transport between threads of one process, as unkind as a transport may be.
+
+Owns delays and lateness: a message is read from its source only when one of its two sides waits
+for it, after a delay drawn from a seed. So what a fast network forgives shows here: a source
+written before its send was acknowledged raises, and so does a send never waited for, at close.
+"""
+
+import random
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from torch import Tensor, equal
+
+from ddp.errors import PeerTimeout, TransportError
+
+Key = tuple[int, int, int]  # source, destination, tag
+
+
+class MemoryNetwork:
+    """Connects `num_ranks` threads. Delays are uniform between 0 and `max_delay_s`, by seed."""
+
+    def __init__(self, num_ranks: int, seed: int = 0, max_delay_s: float = 0.0) -> None:
+        self.num_ranks = num_ranks
+        self._seed = seed
+        self._max_delay_s = max_delay_s
+        self._changed = threading.Condition()
+        self._unmatched: dict[Key, deque[_Message]] = defaultdict(deque)
+        self._num_posted: dict[Key, int] = defaultdict(int)
+        self._closed: set[int] = set()
+
+    def transport(self, rank: int) -> "MemoryTransport":
+        return MemoryTransport(self, rank)
+
+    def post(self, key: Key, *, source: Tensor | None, target: Tensor | None) -> "_Message":
+        """Join the oldest message that still lacks this side, or begin one."""
+        with self._changed:
+            queue = self._unmatched[key]
+            waits_for_us = (
+                queue and (queue[0].source if target is None else queue[0].target) is None
+            )
+            message = queue.popleft() if waits_for_us else self._begin(key)
+            if source is not None:
+                message.source, message.snapshot = source, source.clone()
+            else:
+                message.target = target
+            if not waits_for_us:
+                queue.append(message)
+            self._changed.notify_all()
+            return message
+
+    def deliver(self, message: "_Message", peer: int, timeout_s: float) -> None:
+        """Copy, unless the other side did; raises when it never comes."""
+        with self._changed:
+            self._wait(lambda: message.matched or peer in self._closed, peer, timeout_s)
+            if not message.matched:
+                raise TransportError(f"rank {peer} has closed its transport")
+            mine = not message.claimed
+            message.claimed = True
+        if mine:
+            time.sleep(message.delay_s)
+            message.copy()
+            with self._changed:
+                message.delivered = True
+                self._changed.notify_all()
+        with self._changed:
+            self._wait(lambda: message.delivered, peer, timeout_s)
+        if message.fault:
+            raise TransportError(message.fault)
+
+    def leave(self, rank: int) -> None:
+        with self._changed:
+            self._closed.add(rank)
+            self._changed.notify_all()
+
+    def _begin(self, key: Key) -> "_Message":
+        self._num_posted[key] += 1
+        generator = random.Random(f"{self._seed} {key} {self._num_posted[key]}")
+        return _Message(key, generator.uniform(0, self._max_delay_s))
+
+    def _wait(self, condition: Callable[[], bool], peer: int, timeout_s: float) -> None:
+        if not self._changed.wait_for(condition, timeout_s):
+            raise PeerTimeout(f"rank {peer} did not answer within {timeout_s:g} s")
+
+
+class MemoryTransport:
+    """One rank's end of a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, rank: int) -> None:
+        self._network = network
+        self._rank = rank
+        self._unacknowledged: set[_Message] = set()
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> "MemoryPending":
+        message = self._network.post((self._rank, peer, tag), source=tensor, target=None)
+        self._unacknowledged.add(message)
+
+        def acknowledge(timeout_s: float) -> None:
+            self._network.deliver(message, peer, timeout_s)
+            self._unacknowledged.discard(message)
+
+        return MemoryPending(acknowledge)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> "MemoryPending":
+        message = self._network.post((peer, self._rank, tag), source=None, target=tensor)
+        return MemoryPending(lambda timeout_s: self._network.deliver(message, peer, timeout_s))
+
+    def close(self) -> None:
+        """Leave the network. Raises TransportError if a send was never acknowledged."""
+        self._network.leave(self._rank)
+        if self._unacknowledged:
+            source, destination, tag = min(message.key for message in self._unacknowledged)
+            raise TransportError(
+                f"rank {source}: {len(self._unacknowledged)} sends were never acknowledged, "
+                f"one of them to rank {destination}, tag {tag}"
+            )
+
+
+class MemoryPending:
+    """A message under way, seen from one of its sides."""
+
+    def __init__(self, finish: Callable[[float], None]) -> None:
+        self._finish = finish
+
+    def wait(self, timeout_s: float) -> None:
+        self._finish(timeout_s)
+
+
+class _Message:
+    def __init__(self, key: Key, delay_s: float) -> None:
+        self.key = key
+        self.delay_s = delay_s
+        self.source: Tensor | None = None
+        self.snapshot: Tensor | None = None
+        self.target: Tensor | None = None
+        self.claimed = False
+        self.delivered = False
+        self.fault = ""
+
+    @property
+    def matched(self) -> bool:
+        return self.source is not None and self.target is not None
+
+    def copy(self) -> None:
+        assert self.source is not None and self.snapshot is not None and self.target is not None
+        source, destination, tag = self.key
+        name = f"message from rank {source} to rank {destination}, tag {tag}"
+        if self.source.shape != self.target.shape or self.source.dtype != self.target.dtype:
+            self.fault = (
+                f"{name}: {tuple(self.source.shape)} {self.source.dtype} sent, "
+                f"{tuple(self.target.shape)} {self.target.dtype} expected"
+            )
+            return
+        if not equal(self.source, self.snapshot):
+            self.fault = f"{name}: its source was written before it was acknowledged"
+        self.target.copy_(self.source)
