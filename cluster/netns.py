@@ -1,0 +1,199 @@
+"""The netns backend: nodes are network namespaces inside one holder process.
+
+Nothing of this machine's own network or firewall is touched, and nothing outlives the holder.
+"""
+
+import json
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import IO, Any
+
+from cluster import holder as holder_script
+from cluster.batch import run_batch
+from cluster.errors import HostError, NodeError, NoLab
+from cluster.holding import Holder, boot_id, search_path, start_holder, tool
+from cluster.nodes import Backend, Node, NodeFacts, NodeProcess
+from cluster.shaping import Side, qdisc_commands, read_command, require_qdiscs, wanted_qdiscs
+from cluster.spec import ClusterSpec, LinksSpec
+from cluster.topology import (
+    FabricNetwork,
+    limit_commands,
+    pinned_congestion_control,
+    require_pinned,
+    route_command,
+    side_device,
+    topology_commands,
+)
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class NetnsNodes:
+    """Nodes in one holder; see cluster.nodes.Shapeable."""
+
+    def __init__(
+        self,
+        directory: Path,
+        privilege: str = "none",
+        network: FabricNetwork | None = None,
+        holder: Holder | None = None,
+        nodes: tuple[Node, ...] = (),
+    ) -> None:
+        self._directory = directory
+        self._privilege = privilege
+        self._network = network or FabricNetwork()
+        self._holder = holder
+        self._nodes = nodes
+        self._tie: socket.socket | None = None
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    def list(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def up(self, spec: ClusterSpec) -> None:
+        for name in ("ip", "tc", "mount", "nsenter"):
+            tool(name)
+        _require_visible(Path(sys.executable), PROJECT, Path.cwd())
+        try:
+            self._holder, self._tie = start_holder(self._directory, self._privilege)
+            self._run(topology_commands(spec, self._network))
+            self._nodes = self._network.nodes(spec)
+            answers = self._run([route_command(node, self._network) for node in self._nodes])
+            for node, answer in zip(self._nodes, answers, strict=True):
+                require_pinned(node, json.loads(answer))
+        except BaseException:
+            self.down()
+            raise
+
+    def keep(self) -> None:
+        if self._tie is not None:
+            self._tie.sendall(holder_script.KEEP)
+            self._tie.close()
+            self._tie = None
+
+    def shape(self, node: Node, links: LinksSpec) -> None:
+        wanted = wanted_qdiscs(links)
+        reads = [read_command(*side_device(node, side)) for side in Side]
+        held = [json.loads(answer) for answer in self._run(reads)]
+        commands = []
+        for side, qdiscs in zip(Side, held, strict=True):
+            commands += qdisc_commands(*side_device(node, side), wanted[side], qdiscs)
+        answers = self._run([*commands, *reads])[len(commands) :]
+        for side, answer in zip(Side, answers, strict=True):
+            require_qdiscs(f"{node.name} {side.value}", wanted[side], json.loads(answer))
+
+    def down(self) -> None:
+        if self._tie is not None:
+            self._tie.close()
+            self._tie = None
+        if self._holder is not None:
+            self._holder.end()
+        self._holder, self._nodes = None, ()
+
+    def exec(
+        self,
+        node: Node,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> NodeProcess:
+        settings = [f"{name}={value}" for name, value in self._environment(env).items()]
+        place = [f"--chdir={cwd or Path.cwd()}"]
+        command = [tool("ip"), "netns", "exec", node.name, "env", *place, *settings, *argv]
+        return subprocess.Popen(
+            self._alive().enter(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if stderr is None else stderr,
+            start_new_session=True,
+        )
+
+    def facts(self, node: Node) -> NodeFacts:
+        routes = json.loads(self._run([route_command(node, self._network)])[0])
+        return NodeFacts(
+            kernel=platform.release(),
+            boot_id=boot_id(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            python=platform.python_version(),
+            congestion_control=pinned_congestion_control(routes),
+        )
+
+    def save(self) -> dict[str, Any]:
+        nodes = [[node.name, node.index, node.address, node.interface] for node in self._nodes]
+        return {
+            "holder": self._alive().to_json(),
+            "nodes": nodes,
+            "subnet": str(self._network.subnet),
+            "privilege": self._privilege,
+        }
+
+    def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        paths = [str(PROJECT), os.environ.get("PYTHONPATH", "")]
+        return {
+            "PATH": search_path(),
+            "TMPDIR": holder_script.TEMPORARY,
+            "PYTHONSAFEPATH": "1",  # a folder called jobs or cluster in `cwd` must not be ours
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            **(env or {}),
+        }
+
+    def _alive(self) -> Holder:
+        if self._holder is None or not self._holder.alive:
+            raise NodeError(
+                "the lab is gone: the process it lived in has ended", None, "make cluster-up"
+            )
+        return self._holder
+
+    def _run(self, commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        return run_batch(self._alive().enter(["sh"]), commands)
+
+
+def _require_visible(*paths: Path) -> None:
+    for path in paths:
+        if path.is_relative_to("/run") or path.is_relative_to("/dev/shm"):
+            raise HostError(
+                f"{path} cannot be seen inside the lab",
+                "a lab has its own /run and /dev/shm",
+                "move the checkout to another place, such as your home directory",
+            )
+
+
+def _create(directory: Path, privilege: str) -> NetnsNodes:
+    return NetnsNodes(directory, privilege)
+
+
+def _attach(directory: Path, saved: Mapping[str, Any]) -> NetnsNodes:
+    holder = Holder.from_json(saved["holder"])
+    if not holder.alive:
+        raise NoLab("the process it lived in has ended")
+    nodes = tuple(Node(*node) for node in saved["nodes"])
+    network = FabricNetwork(IPv4Network(saved["subnet"]))
+    return NetnsNodes(directory, saved["privilege"], network, holder, nodes)
+
+
+def _plan(spec: ClusterSpec) -> tuple[str, ...]:
+    network = FabricNetwork()
+    commands = [*topology_commands(spec, network), *limit_commands(spec, network)]
+    return tuple(shlex.join(command) for command in commands)
+
+
+NETNS = Backend(
+    name="netns",
+    summary="network namespaces on this machine; no Docker, no root",
+    create=_create,
+    attach=_attach,
+    plan=_plan,
+)

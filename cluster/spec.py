@@ -1,0 +1,200 @@
+"""ClusterSpec: what a lab should be, as data. Reads files and the catalog; realises nothing."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from cluster.errors import ClusterError, UnitError
+from cluster.units import (
+    format_duration,
+    format_rate,
+    format_share,
+    parse_duration,
+    parse_optional_rate,
+    parse_share,
+)
+from cluster.yamlfile import StrictModel, load_yaml, nearest, validate
+
+Rate = Annotated[int | None, BeforeValidator(parse_optional_rate), PlainSerializer(format_rate)]
+Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
+Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]
+
+CATALOG = Path(__file__).parent / "catalog"
+LOOPBACK_MTU = 65536
+ETHERNET_BYTES = 14
+TCP_HEADER_BYTES = 52
+"""IP and TCP headers of a packet, with the timestamps that Linux uses by default."""
+
+
+class LinkOverride(StrictModel):
+    """Some keys of a node's fabric NIC; everything holds in each direction."""
+
+    rate_bits_per_s: Rate = Field(default=None, alias="rate")
+    """How much the NIC carries, out and in: `200mbit`, `25MB/s` or `unlimited`."""
+    mtu: int = Field(default=1500, ge=576, le=65535)
+    """Bytes of the largest IP packet."""
+    delay_s: Duration = Field(default=0.0, alias="delay")
+    """Added to every packet that leaves the node: `10ms`. Needs sch_netem in the kernel."""
+    jitter_s: Duration = Field(default=0.0, alias="jitter")
+    """How much the delay varies around its value; at most the delay."""
+    loss_ratio: Share = Field(default=0.0, alias="loss")
+    """Share of the packets leaving the node that are lost: `0.1%`. Needs sch_netem."""
+
+
+class LinkSpec(LinkOverride):
+    """One node's fabric NIC; everything holds in each direction."""
+
+    rate_bits_per_s: Rate = Field(alias="rate")
+    """How much the NIC carries, out and in: `200mbit`, `25MB/s` or `unlimited`."""
+
+    @model_validator(mode="after")
+    def _jitter_needs_delay(self) -> Self:
+        if self.jitter_s > self.delay_s:
+            raise UnitError(
+                f"jitter {format_duration(self.jitter_s)} is more than the delay "
+                f"{format_duration(self.delay_s)}",
+                "a delay varies around its value and cannot become negative",
+                "write a delay of at least the jitter",
+            )
+        return self
+
+    @property
+    def needs_netem(self) -> bool:
+        return bool(self.delay_s or self.loss_ratio)
+
+
+class IntraSpec(StrictModel):
+    """The inside of a node."""
+
+    rate_bits_per_s: Rate = Field(default=None, alias="rate")
+    """`unlimited`, or what all traffic between ranks of one node shares (loopback is shaped)."""
+
+
+class LinksSpec(StrictModel):
+    """The links of one node."""
+
+    inter_node: LinkSpec
+    """The node's NIC on the fabric."""
+    intra_node: IntraSpec = IntraSpec()
+    """Traffic that does not leave the node."""
+
+
+class OverrideSpec(StrictModel):
+    """What is different on one node; a key that is not given keeps the general value."""
+
+    inter_node: LinkOverride = LinkOverride()
+    """The node's own NIC."""
+    intra_node: IntraSpec = IntraSpec()
+    """The node's own inside."""
+
+
+class ClusterSpec(StrictModel):
+    """Nodes of equal size and the links between and inside them."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
+    """What screens call this cluster."""
+    nodes: int = Field(ge=1, le=256)
+    """How many nodes; they are called node0, node1, ..."""
+    ranks_per_node: int = Field(ge=1, le=256)
+    """Training processes on each node."""
+    links: LinksSpec
+    """The links of every node."""
+    overrides: dict[str, OverrideSpec] = Field(default={})
+    """Nodes that differ, by name."""
+
+    @model_validator(mode="after")
+    def _overrides_are_right(self) -> Self:
+        names = self.node_names
+        for name in self.overrides:
+            if name not in names:
+                raise UnitError(
+                    f"overrides.{name}: there is no node {name!r}",
+                    f"this cluster has {names[0]} to {names[-1]}",
+                    nearest(name, names) if len(names) <= 8 else None,
+                )
+            self.links_of(name)
+        return self
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"node{k}" for k in range(self.nodes))
+
+    def links_of(self, node_name: str) -> LinksSpec:
+        """The links of one node, its overrides applied."""
+        override = self.overrides.get(node_name)
+        if override is None:
+            return self.links
+        return LinksSpec(
+            inter_node=LinkSpec.model_validate(_merged(self.links.inter_node, override.inter_node)),
+            intra_node=IntraSpec.model_validate(
+                _merged(self.links.intra_node, override.intra_node)
+            ),
+        )
+
+    def resolved(self) -> tuple[int, int, tuple[LinksSpec, ...]]:
+        """What is really asked for: two specifications that resolve equally are the same lab."""
+        links = tuple(self.links_of(name) for name in self.node_names)
+        return self.nodes, self.ranks_per_node, links
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys and units of a file; `from_dict` reads it back."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "ClusterSpec":
+        return cls.model_validate(data)
+
+    def describe(self) -> str:
+        """One line: `2x2: 2 nodes x 2 ranks, 200mbit`, and what else is not usual."""
+        link = self.links.inter_node
+        parts = [f"{self.nodes} nodes x {self.ranks_per_node} ranks"]
+        parts.append(format_rate(link.rate_bits_per_s))
+        parts += [f"mtu {link.mtu}"] if link.mtu != 1500 else []
+        parts += [f"delay {format_duration(link.delay_s)}"] if link.delay_s else []
+        parts += [f"loss {format_share(link.loss_ratio)}"] if link.loss_ratio else []
+        intra = self.links.intra_node.rate_bits_per_s
+        parts += [f"inside a node {format_rate(intra)}"] if intra else []
+        parts += [f"{name} differs" for name in self.overrides]
+        return f"{self.name}: " + ", ".join(parts)
+
+
+def _merged(general: StrictModel, own: StrictModel) -> dict[str, Any]:
+    return {
+        **general.model_dump(by_alias=True),
+        **own.model_dump(by_alias=True, exclude_unset=True),
+    }
+
+
+def payload_ceiling(rate_bits_per_s: int | None, mtu: int) -> float | None:
+    """TCP payload in bytes/s that a link of this rate can carry; None when unlimited."""
+    if rate_bits_per_s is None:
+        return None
+    return rate_bits_per_s / 8 * (mtu - TCP_HEADER_BYTES) / (mtu + ETHERNET_BYTES)
+
+
+def catalog_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in CATALOG.glob("*.yaml")))
+
+
+def load_cluster(name_or_path: str, rate_override: str | None = None) -> ClusterSpec:
+    """A cluster of the catalog, or of a file (a text with `/` or ending in .yaml or .yml).
+
+    `rate_override` replaces links.inter_node.rate; overrides of single nodes stay as they are.
+    Raises SpecError, or ClusterError for a name that is not in the catalog.
+    """
+    if re.search(r"/|\.ya?ml$", name_or_path):
+        path = Path(name_or_path).expanduser()
+    elif name_or_path in catalog_names():
+        path = CATALOG / f"{name_or_path}.yaml"
+    else:
+        raise ClusterError(
+            f"there is no cluster {name_or_path!r}",
+            "a cluster is a name of the catalog, or a file ending in .yaml",
+            nearest(name_or_path, catalog_names()),
+        )
+    document = load_yaml(path)
+    if rate_override is not None:
+        document = document.assign_text("links.inter_node.rate", rate_override, "RATE")
+    return validate(ClusterSpec, document)

@@ -1,0 +1,123 @@
+"""Which commands make the nodes of a netns lab and join them: pure, nothing runs here.
+
+Nodes are named network namespaces inside the holder; each has one NIC, joined through the
+holder's own namespace by a bridge. Addresses come from the benchmark range 198.18.0.0/15.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from typing import Any
+
+from cluster.errors import ShapingError
+from cluster.nodes import Node
+from cluster.shaping import Side, qdisc_commands, wanted_qdiscs
+from cluster.spec import ClusterSpec
+
+BENCHMARK_RANGE = IPv4Network("198.18.0.0/15")
+BRIDGE = "fabric0"
+NIC = "fab0"
+CONGESTION_CONTROL = "cubic"
+"""Pinned, because the default of some kernels (bbr) loses throughput under tbf."""
+
+
+@dataclass(frozen=True)
+class FabricNetwork:
+    """The addresses of a fabric: node k has number `first_host + k` in `subnet`."""
+
+    subnet: IPv4Network = BENCHMARK_RANGE
+    first_host: int = 10
+
+    def nodes(self, spec: ClusterSpec) -> tuple[Node, ...]:
+        """The nodes of a specification, by number. Raises ValueError for a too small subnet."""
+        if self.first_host + spec.nodes >= self.subnet.num_addresses:
+            raise ValueError(f"{self.subnet} has no room for {spec.nodes} nodes")
+        return tuple(
+            Node(name, index, str(self.subnet[self.first_host + index]), NIC)
+            for index, name in enumerate(spec.node_names)
+        )
+
+
+def port_of(node: Node) -> str:
+    """The switch side of a node's cable."""
+    return f"port{node.index}"
+
+
+def topology_commands(spec: ClusterSpec, network: FabricNetwork) -> list[list[str]]:
+    """The commands that make bridge, nodes and cables, unlimited, in this order."""
+    nodes = network.nodes(spec)
+    mtus = {node: spec.links_of(node.name).inter_node.mtu for node in nodes}
+    bridge = ["ip", "link", "add", BRIDGE, "type", "bridge"]
+    commands = [
+        [*bridge, "forward_delay", "0", "stp_state", "0", "mcast_snooping", "0"],
+        ["ip", "link", "set", BRIDGE, "addrgenmode", "none"],
+    ]
+    for node in nodes:
+        commands += _node_commands(node, mtus[node], network)
+    commands.append(["ip", "link", "set", BRIDGE, "mtu", str(max(mtus.values())), "up"])
+    return commands
+
+
+def _node_commands(node: Node, mtu: int, network: FabricNetwork) -> list[list[str]]:
+    port, ip = port_of(node), ["ip", "-n", node.name]
+    mtu_ = ["mtu", str(mtu)]
+    source = ["proto", "kernel", "src", node.address, "congctl", CONGESTION_CONTROL]
+    cable = ["type", "veth", "peer", "name", NIC, *mtu_, "netns", node.name]
+    address = f"{node.address}/{network.subnet.prefixlen}"
+    subnet = str(network.subnet)
+    return [
+        ["ip", "netns", "add", node.name],
+        ["ip", "link", "add", port, *mtu_, *cable],
+        ["ip", "link", "set", port, "addrgenmode", "none", "master", BRIDGE, "up"],
+        [*ip, "link", "set", "lo", "up"],
+        [*ip, "link", "set", NIC, "addrgenmode", "none", "up"],
+        [*ip, "addr", "add", address, "dev", NIC],
+        [*ip, "route", "change", subnet, "dev", NIC, "scope", "link", *source],
+        [*ip, "route", "change", "local", node.address, "dev", NIC, "table", "local", *source],
+    ]
+
+
+def route_command(node: Node, network: FabricNetwork) -> list[str]:
+    """Reads back the node's route to the fabric."""
+    return ["ip", "-n", node.name, "-j", "route", "show", str(network.subnet)]
+
+
+def pinned_congestion_control(routes: list[Mapping[str, Any]]) -> str | None:
+    """What the fabric's route is pinned to, from the answer to `route_command`."""
+    for route in routes:
+        for metric in route.get("metrics", ()):
+            if "congestion" in metric:
+                return str(metric["congestion"])
+    return None
+
+
+def require_pinned(node: Node, routes: list[Mapping[str, Any]]) -> None:
+    """Raises ShapingError unless the node's fabric route is pinned."""
+    held = pinned_congestion_control(routes)
+    if held != CONGESTION_CONTROL:
+        raise ShapingError(
+            f"{node.name}: TCP congestion control on the fabric is not {CONGESTION_CONTROL}",
+            "it is pinned by route, because others lose throughput under tbf",
+            f"load it on this machine: sudo modprobe tcp_{CONGESTION_CONTROL}",
+            seen=f"read back: {held}",
+        )
+
+
+def side_device(node: Node, side: Side) -> tuple[list[str], str]:
+    """How tc is called for one side of a node, and the device that stands for the side."""
+    inside = ["tc", "-n", node.name]
+    devices = {
+        Side.OUT: (inside, NIC),
+        Side.IN: (["tc"], port_of(node)),
+        Side.INSIDE: (inside, "lo"),
+    }
+    return devices[side]
+
+
+def limit_commands(spec: ClusterSpec, network: FabricNetwork) -> list[list[str]]:
+    """The commands that limit fresh nodes."""
+    commands = []
+    for node in network.nodes(spec):
+        for side, wanted in wanted_qdiscs(spec.links_of(node.name)).items():
+            commands += qdisc_commands(*side_device(node, side), wanted)
+    return commands

@@ -1,0 +1,70 @@
+"""What a test needs of the machine: a marked test skips with the reason where it cannot run.
+
+`DDPLAB_REQUIRE=netns,docker` turns a skip of a test with one of these markers into a failure.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Mapping
+
+import pytest
+
+REQUIRE = "DDPLAB_REQUIRE"
+KNOWN = ("netns", "docker", "ray", "browser", "gpu")
+TIMEOUT_S = 20
+
+
+def _required() -> frozenset[str]:
+    return frozenset(word for word in os.environ.get(REQUIRE, "").split(",") if word)
+
+
+def pytest_configure() -> None:
+    unknown = _required() - set(KNOWN)
+    if unknown:
+        raise pytest.UsageError(
+            f"{REQUIRE} names {', '.join(sorted(unknown))}; known: {', '.join(KNOWN)}"
+        )
+
+
+@functools.cache
+def netns_reason() -> str | None:
+    """Why namespaces cannot be made here; None where they can."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    for command in ("unshare", "nsenter", "ip", "tc"):
+        if shutil.which(command, path=path) is None:
+            return f"{command} is not installed"
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
+    link = ["ip", "link", "add", "port0", "type", "veth", "peer", "name", "fab0"]
+    result = subprocess.run(
+        ["unshare", *user, *spaces, *link],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return f"namespaces are refused: {result.stderr.strip()}" if result.returncode else None
+
+
+REASONS: Mapping[str, Callable[[], str | None]] = {"netns": netns_reason}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, reason in REASONS.items():
+        if item.get_closest_marker(marker) is not None and (why := reason()):
+            pytest.skip(f"{marker}: {why}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    needed = [name for name in _required() if item.get_closest_marker(name) is not None]
+    if report.skipped and needed and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{REQUIRE} forbids to skip this test: {report.longrepr}"
+    return report

@@ -1,0 +1,66 @@
+"""What a lab must not touch, and what it must not leave: this machine's network and processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def python_environment() -> dict[str, str]:
+    """The environment in which another interpreter finds what this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _output(*command: str) -> str:
+    result = subprocess.run(
+        command, env={"PATH": PATH, "LC_ALL": "C"}, capture_output=True, text=True, check=False
+    )
+    return result.stdout + result.stderr
+
+
+def host_network() -> dict[str, object]:
+    """Links, addresses, routes, named namespaces and the firewall, without counters."""
+    links = json.loads(_output("ip", "-j", "-d", "link"))
+    kept = ("ifname", "mtu", "operstate", "master", "qdisc", "link_type", "flags")
+    state: dict[str, object] = {
+        "links": [{key: link.get(key) for key in kept} for link in links],
+        "routes": _output("ip", "route", "show", "table", "all"),
+        "named": _output("ip", "netns", "list"),
+    }
+    for firewall in (["nft", "-s", "list", "ruleset"], ["iptables", "-S"]):
+        if shutil.which(firewall[0], path=PATH):
+            state[firewall[0]] = _output(*firewall)
+    return state
+
+
+def namespace_of(pid: int, kind: str) -> str:
+    return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
+
+
+def processes_in(namespace: str) -> list[int]:
+    """Processes that live in a namespace such as `pid:[4026532305]`."""
+    found = []
+    kind = namespace.partition(":")[0]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if str((entry / "ns" / kind).readlink()) == namespace:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
