@@ -1,0 +1,185 @@
+"""The verbs about a lab: up, status, probe, down. Each opens or makes the lab and shows it."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cluster.lab import Lab, LabEvent
+    from cluster.spec import ClusterSpec
+
+SCHEMA = 1
+
+lab_option = click.option("--lab", "lab_name", default="default", help="Name of the lab.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Only JSON on standard output.")
+
+
+@click.command()
+@click.option("--cluster", default="2x2", help="A cluster of the catalog, or a file.")
+@click.option("--rate", help="Limit of the links between nodes, such as 200mbit or 25MB/s.")
+@click.option("--backend", default="auto", help="How nodes are made: auto, netns.")
+@click.option("--privilege", default="none", help="none, or sudo: asks for your password.")
+@click.option("--probe/--no-probe", default=True, help="Whether links are measured.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands and do nothing.")
+@lab_option
+@json_option
+def up(
+    cluster: str,
+    rate: str | None,
+    backend: str,
+    privilege: str,
+    probe: bool,
+    dry_run: bool,
+    lab_name: str,
+    as_json: bool,
+) -> None:
+    """Make a lab: nodes joined by links as slow as you ask, measured."""
+    from cluster.lab import bring_up, plan
+    from cluster.spec import load_cluster
+
+    spec = load_cluster(cluster, rate)
+    if dry_run:
+        commands = plan(spec, backend)
+        click.echo(
+            json.dumps({"schema": SCHEMA, "commands": commands}) if as_json else "\n".join(commands)
+        )
+        return
+    started_s = time.monotonic()
+    screen = _UpScreen(lab_name, spec, backend, probe, as_json)
+    with screen:
+        lab = bring_up(spec, lab_name, backend, privilege, probe, screen.event)
+    if as_json:
+        click.echo(json.dumps(_lab_json(lab)))
+    else:
+        screen.ready(lab, time.monotonic() - started_s)
+
+
+@click.command()
+@lab_option
+@json_option
+def status(lab_name: str, as_json: bool) -> None:
+    """Show the lab and what its links carry."""
+    from cluster.lab import open_lab
+    from jobs.report.lab_screens import status_screen
+
+    lab = open_lab(lab_name)
+    _show(lambda width: status_screen(lab, width), _lab_json(lab), as_json)
+
+
+@click.command()
+@lab_option
+@json_option
+def probe(lab_name: str, as_json: bool) -> int:
+    """Measure the links of the lab again."""
+    from cluster.errors import ProbeFailed
+    from cluster.lab import measure, open_lab
+    from jobs.report.lab_screens import links_table, probe_header
+
+    if not as_json:
+        lab = open_lab(lab_name)
+        _show(lambda width: probe_header(lab, width), None, as_json)
+    try:
+        lab = measure(lab_name)
+    except ProbeFailed:
+        if not as_json:
+            raise
+        lab = open_lab(lab_name)  # the bad measurement was kept: it is the answer
+    report = lab.probe.to_json() if lab.probe else {"schema": SCHEMA, "ok": False, "links": []}
+    _show(lambda width: links_table(lab, width), report, as_json)
+    return 0 if report["ok"] else 1
+
+
+@click.command()
+@lab_option
+@json_option
+def down(lab_name: str, as_json: bool) -> None:
+    """Take the lab down."""
+    from cluster.lab import take_down
+    from jobs.report.lab_screens import down_line
+
+    lab = take_down(lab_name)
+    answer = {"schema": SCHEMA, "lab": lab.name, "down": True}
+    _show(lambda width: down_line(lab, width), answer, as_json)
+
+
+class _UpScreen:
+    """Shows a lab coming up: its first line with the first step, a line per finished step."""
+
+    def __init__(
+        self, name: str, spec: "ClusterSpec", backend: str, probe: bool, as_json: bool
+    ) -> None:
+        from jobs.report.terminal import error_console, output_console
+
+        self._name, self._spec, self._backend, self._probe = name, spec, backend, probe
+        self._console = error_console() if as_json else output_console()
+        self._started = False
+        self._status: Any = None
+
+    def __enter__(self) -> "_UpScreen":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_status()
+
+    def event(self, event: "LabEvent") -> None:
+        from cluster.backends import choose_backend
+        from jobs.report.lab_screens import STEPS, coming_up, step_line
+        from jobs.report.terminal import show
+
+        width = self._console.width
+        if not self._started:
+            self._started = True
+            backend = choose_backend(self._backend).name
+            show(self._console, coming_up(self._name, self._spec, backend, self._probe, width))
+        self._stop_status()
+        if event.seconds is not None:
+            show(self._console, step_line(event.step, event.seconds, self._spec, width))
+        elif self._console.is_terminal:
+            self._status = self._console.status(f"{event.step}: {STEPS.get(event.step, '')}")
+            self._status.start()
+
+    def ready(self, lab: "Lab", took_s: float) -> None:
+        from jobs.report.lab_screens import already_up, links_table, node_lines, ready_lines
+        from jobs.report.terminal import show
+        from jobs.report.text import line
+        from jobs.runinfo import num_cores
+
+        width = self._console.width
+        if lab.already_up and not self._started:
+            show(self._console, already_up(lab, width))
+            return
+        lines = node_lines(lab, width)
+        if lab.probe is not None:
+            lines += [line(), *links_table(lab, width)]
+        show(self._console, [*lines, *ready_lines(lab, took_s, num_cores(), width)])
+
+    def _stop_status(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _lab_json(lab: "Lab") -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "lab": lab.name,
+        "backend": lab.backend,
+        "cluster": lab.spec.to_dict(),
+        "nodes": [{"name": node.name, "address": node.address} for node in lab.nodes.list()],
+        "created_at": lab.created_at,
+        "already_up": lab.already_up,
+        "probe": lab.probe.to_json() if lab.probe else None,
+    }
+
+
+def _show(screen: Callable[[int], Any], answer: dict[str, Any] | None, as_json: bool) -> None:
+    from jobs.report.terminal import output_console, show
+
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    console = output_console()
+    show(console, screen(console.width))

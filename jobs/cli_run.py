@@ -1,0 +1,195 @@
+"""The verbs about runs: run, runs, runs-clean."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli_lab import json_option, lab_option
+
+if TYPE_CHECKING:
+    from cluster.lab import Lab
+    from jobs.launch import RunResult
+    from jobs.runfolder import RunFolder
+    from jobs.spec import JobSpec
+
+SCHEMA = 1
+RUNS = Path("runs")
+FAILED, STOPPED = 1, 130
+
+
+@click.command()
+@click.argument("job")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Such as train.lr=0.01.")
+@click.option("--steps", type=int, help="Measured steps: train.steps.")
+@click.option("--data", type=str, help="File or folder to train on: data.path.")
+@click.option("--rate", help="Refuse to run unless the lab's links have this rate.")
+@click.option("--print-config", is_flag=True, help="Print the resolved job and do nothing.")
+@lab_option
+@json_option
+def run(
+    job: str,
+    sets: tuple[str, ...],
+    steps: int | None,
+    data: str | None,
+    rate: str | None,
+    print_config: bool,
+    lab_name: str,
+    as_json: bool,
+) -> int:
+    """Train JOB (a job of the catalog, or a file) on the lab; say what the network cost."""
+    from cluster.lab import open_lab
+    from jobs.spec import load_job
+
+    spec = load_job(job, _assignments(sets, steps, data))
+    if print_config:
+        click.echo(_config(spec, as_json), nl=False)
+        return 0
+    lab = open_lab(lab_name)
+    _require_rate(lab, rate, job)
+    _require_data(spec, lab)
+    return _run(spec, lab, as_json)
+
+
+@click.command()
+@json_option
+def runs(as_json: bool) -> None:
+    """List all runs, oldest first."""
+    from jobs.report.runs_table import runs_table
+    from jobs.report.terminal import output_console, show
+    from jobs.runfolder import list_runs
+
+    rows = [_row(folder) for folder in list_runs(RUNS)]
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "runs": rows}))
+        return
+    console = output_console()
+    show(console, runs_table(rows, console.width))
+
+
+@click.command("runs-clean")
+@click.option("--keep", type=int, required=True, help="How many of the last runs stay.")
+@json_option
+def runs_clean(keep: int, as_json: bool) -> None:
+    """Remove all runs but the last KEEP; running ones, and folders of others, stay."""
+    from jobs.runfolder import clean_runs, list_runs
+
+    removed = [folder.run_id for folder in clean_runs(RUNS, keep)]
+    kept = [folder.run_id for folder in list_runs(RUNS)]
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "removed": removed, "kept": kept}))
+        return
+    for run_id in removed:
+        click.echo(f"  removed  runs/{run_id}")
+    click.echo(f"{len(removed)} removed, {len(kept)} kept.    next    make runs")
+
+
+def _assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> list[str]:
+    assignments = list(sets)
+    if steps is not None:
+        assignments.append(f"train.steps={steps}")
+    if data is not None:
+        # as text, whatever it looks like; nodes do not share our working folder
+        assignments.append(f"data.path={json.dumps(str(Path(data).expanduser().absolute()))}")
+    return assignments
+
+
+def _config(spec: "JobSpec", as_json: bool) -> str:
+    import yaml
+
+    document = spec.model_dump(mode="json")
+    if as_json:
+        return json.dumps(document) + "\n"
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _require_rate(lab: "Lab", rate: str | None, job: str) -> None:
+    from cluster.units import format_rate, parse_optional_rate
+    from jobs.errors import LaunchError
+
+    if rate is None:
+        return
+    here = lab.spec.links.inter_node.rate_bits_per_s
+    if parse_optional_rate(rate) == here:
+        return
+    option = "" if lab.name == "default" else f" LAB={lab.name}"
+    raise LaunchError(
+        f'RATE={rate}, but lab "{lab.name}" runs at {format_rate(here)}.',
+        rule="run takes the lab as it is: no result may carry a rate that was not applied and "
+        "measured",
+        fix=f"make cluster-down{option} && make cluster-up{option} RATE={rate} && "
+        f"make run{option} JOB={job}",
+    )
+
+
+def _require_data(spec: "JobSpec", lab: "Lab") -> None:
+    """Raises DataError before anything is started; the usual text needs no look."""
+    if spec.data.path is None:
+        return
+    from jobs.data import Windows, check_enough, load_text
+
+    text = load_text(spec.data.path)
+    num_ranks = lab.spec.nodes * lab.spec.ranks_per_node
+    samples = num_ranks * spec.data.batch_size * spec.train.accumulate
+    windows = Windows(text.content, spec.model.context)
+    check_enough(windows, text, samples, spec.model.context)
+
+
+def _run(spec: "JobSpec", lab: "Lab", as_json: bool) -> int:
+    from ddp.algorithms import ALGORITHMS
+    from jobs.launch import launch
+    from jobs.report.lab_screens import lab_words
+    from jobs.report.live import LiveRun
+    from jobs.report.terminal import error_console, output_console
+
+    console = error_console() if as_json else output_console()
+    summary = ALGORITHMS[spec.ddp.algorithm].summary
+    result = launch(spec, lab, RUNS, LiveRun(console, lab_words(lab), summary))
+    if as_json:
+        click.echo(json.dumps(result.summary))
+    else:
+        _show_result(result)
+    return _exit_code(result)
+
+
+def _exit_code(result: "RunResult") -> int:
+    from jobs.errors import RunStopped
+
+    if result.error is None:
+        return 0
+    return STOPPED if isinstance(result.error, RunStopped) else FAILED
+
+
+def _show_result(result: "RunResult") -> None:
+    from jobs.report.errors import error_screen
+    from jobs.report.run_screen import closing_screen, files_line
+    from jobs.report.terminal import error_console, output_console, show
+
+    size_bytes = result.folder.size_bytes()
+    if result.error is None:
+        console = output_console()
+        prediction = result.folder.read("prediction.json")
+        show(
+            console,
+            closing_screen(
+                result.run, result.figures, result.summary, prediction, size_bytes, console.width
+            ),
+        )
+        return
+    console = error_console()
+    show(console, error_screen(result.error, console.width))
+    show(console, files_line(result.run, size_bytes, console.width))
+
+
+def _row(folder: "RunFolder") -> dict[str, Any]:
+    run_json = folder.read("run.json") or {}
+    summary = folder.read("summary.json")
+    state = "running" if folder.is_running() else summary["status"] if summary else "killed"
+    return {
+        "run_id": folder.run_id,
+        "job": run_json["job"]["name"],
+        "lab": run_json["lab"]["name"],
+        "state": state,
+        "summary": summary,
+    }

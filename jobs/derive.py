@@ -1,0 +1,180 @@
+"""What the records of all ranks say together about each step: derived by the reader, not the rank.
+
+Owns the definitions of communication work, busy time and straggler wait. Reads no file.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp.timing import BucketTiming
+from jobs.records import BaselineRecord, RankRecords, StepRecord
+
+PHASES = ("data", "forward", "backward", "comm_exposed", "optimizer", "other")
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One step over all ranks. Times in seconds; means over ranks unless they say otherwise.
+
+    `step_s` is the slowest rank's. `comm_work_s` sums the buckets' durations and `comm_busy_s`
+    takes their union, a bucket starting when its last rank was ready. `straggler_wait_s` is the
+    exposed time in which the awaited bucket was not ready on some rank, and `held_up_by` shares it
+    out to the ranks that were last. `hidden_s` is busy time in which the rank did not wait.
+    `time_lost_s` is the most by which the phases of a rank miss its step: 0 but for rounding.
+    Bytes are sums over the ranks of each node, None where a rank could not tell.
+    """
+
+    step: int
+    step_s: float
+    slowest_rank: int
+    phase_s: Mapping[str, float]
+    comm_work_s: float
+    comm_busy_s: float
+    straggler_wait_s: float
+    hidden_s: float
+    time_lost_s: float
+    held_up_by: Mapping[int, float]
+    intra_node_bytes: tuple[int | None, ...]
+    inter_node_bytes: tuple[int | None, ...]
+    nic_tx_bytes: tuple[int | None, ...]
+    bucket_bytes: int
+    samples: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class _RankCommunication:
+    work_ns: int
+    busy_ns: int
+    straggler_ns: int
+    hidden_ns: int
+    held_up_by_ns: Counter[int]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same time, as disjoint intervals in order; empty and reversed ones vanish."""
+    merged: list[Interval] = []
+    for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """How long the union of the intervals lasts."""
+    return sum(end - start for start, end in union(intervals))
+
+
+def common(left: Iterable[Interval], right: Iterable[Interval]) -> int:
+    """How long both last at once."""
+    left, right = union(left), union(right)
+    return length(left) + length(right) - length([*left, *right])
+
+
+def complete_steps(ranks: Sequence[RankRecords]) -> list[list[StepRecord]]:
+    """The steps that every rank has recorded, each as one record a rank, in order."""
+    by_step = [{record.step: record for record in rank.steps} for rank in ranks]
+    shared = set.intersection(*(set(records) for records in by_step)) if by_step else set()
+    return [[records[step] for records in by_step] for step in sorted(shared)]
+
+
+def baseline_step_s(ranks: Sequence[RankRecords]) -> list[float]:
+    """Seconds of each step without network: the slowest rank's, where all have recorded it."""
+
+    def by_place(records: Sequence[BaselineRecord]) -> dict[tuple[int, int], float]:
+        return {(entry.block, entry.record.step): entry.record.step_s for entry in records}
+
+    places = [by_place(rank.baseline) for rank in ranks]
+    shared = set.intersection(*(set(steps) for steps in places)) if places else set()
+    return [max(steps[place] for steps in places) for place in sorted(shared)]
+
+
+def step_figures(records: Sequence[StepRecord], node_of: Sequence[int]) -> StepFigures:
+    """One step: `records[rank]` of every rank, on node `node_of[rank]`."""
+    num_ranks = len(records)
+    step_s = [record.step_s for record in records]
+    ranks = _communication(records)
+    held_up_by: Counter[int] = sum((rank.held_up_by_ns for rank in ranks), Counter())
+    losses = [record.loss for record in records if record.loss is not None]
+    return StepFigures(
+        step=records[0].step,
+        step_s=max(step_s),
+        slowest_rank=step_s.index(max(step_s)),
+        phase_s={
+            phase: sum(getattr(record, f"{phase}_s") for record in records) / num_ranks
+            for phase in PHASES
+        },
+        comm_work_s=sum(rank.work_ns for rank in ranks) / num_ranks / 1e9,
+        comm_busy_s=sum(rank.busy_ns for rank in ranks) / num_ranks / 1e9,
+        straggler_wait_s=sum(rank.straggler_ns for rank in ranks) / num_ranks / 1e9,
+        hidden_s=sum(rank.hidden_ns for rank in ranks) / num_ranks / 1e9,
+        time_lost_s=max(_time_lost_s(record) for record in records),
+        held_up_by={rank: waited / num_ranks / 1e9 for rank, waited in held_up_by.items()},
+        intra_node_bytes=_per_node([record.intra_node_bytes for record in records], node_of),
+        inter_node_bytes=_per_node([record.inter_node_bytes for record in records], node_of),
+        nic_tx_bytes=_nic_tx(records, node_of),
+        bucket_bytes=sum(bucket.bytes for bucket in records[0].buckets),
+        samples=sum(record.samples for record in records),
+        loss=sum(losses) / num_ranks if len(losses) == num_ranks else None,
+    )
+
+
+def _time_lost_s(record: StepRecord) -> float:
+    explained_s = sum(getattr(record, f"{phase}_s") for phase in PHASES)
+    return float(max(abs(record.step_s - explained_s), -record.other_s))
+
+
+def _communication(records: Sequence[StepRecord]) -> list[_RankCommunication]:
+    ready: dict[int, tuple[int, int]] = {}  # bucket -> (when its last rank was ready, that rank)
+    for rank, record in enumerate(records):
+        for bucket in record.buckets:
+            ready[bucket.index] = max(ready.get(bucket.index, (0, 0)), (bucket.ready_ns, rank))
+    return [_rank_communication(record, ready) for record in records]
+
+
+def _rank_communication(
+    record: StepRecord, ready: Mapping[int, tuple[int, int]]
+) -> _RankCommunication:
+    exposed = union(record.exposed)
+    buckets = sorted(record.buckets, key=lambda bucket: bucket.index)
+    spans = [_span(bucket, ready[bucket.index][0]) for bucket in buckets]
+    held_up_by: Counter[int] = Counter()
+    previous_end = 0
+    for bucket in buckets:
+        last_ready, last_rank = ready[bucket.index]
+        awaited = (max(previous_end, bucket.ready_ns), min(bucket.end_ns, last_ready))
+        held_up_by[last_rank] += common(exposed, [awaited])
+        previous_end = max(previous_end, bucket.end_ns)
+    busy = length(spans)
+    return _RankCommunication(
+        work_ns=sum(end - start for start, end in spans),
+        busy_ns=busy,
+        straggler_ns=held_up_by.total(),
+        hidden_ns=busy - common(spans, exposed),
+        held_up_by_ns=+held_up_by,
+    )
+
+
+def _span(bucket: BucketTiming, last_ready_ns: int) -> Interval:
+    return min(max(bucket.start_ns, last_ready_ns), bucket.end_ns), bucket.end_ns
+
+
+def _per_node(rank_bytes: Sequence[int | None], node_of: Sequence[int]) -> tuple[int | None, ...]:
+    totals: list[int | None] = [0] * (max(node_of) + 1)
+    for node, sent in zip(node_of, rank_bytes, strict=True):
+        total = totals[node]
+        totals[node] = None if total is None or sent is None else total + sent
+    return tuple(totals)
+
+
+def _nic_tx(records: Sequence[StepRecord], node_of: Sequence[int]) -> tuple[int | None, ...]:
+    counted: list[int | None] = [None] * (max(node_of) + 1)
+    for node, record in zip(node_of, records, strict=True):
+        if record.nic_tx_bytes is not None:
+            counted[node] = record.nic_tx_bytes
+    return tuple(counted)

@@ -1,0 +1,106 @@
+"""The clock of one training step on one rank: when each phase ran, and what that adds up to.
+
+Owns how a step's time is shared out. Waiting for peers is taken out of the phase it happened in.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ddp.timing import StepCommunication
+from jobs.derive import Interval, common, length
+from jobs.errors import WorkerError
+from jobs.records import StepRecord
+
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+class StepClock:
+    """Starts when made; `phase(name)` measures a phase, as often as it comes."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[str, list[Interval]] = defaultdict(list)
+        self.start_ns = time.monotonic_ns()
+        self.end_ns = self.start_ns
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start_ns = time.monotonic_ns()
+        yield
+        self._intervals[name].append((start_ns, time.monotonic_ns()))
+
+    def stop(self) -> None:
+        self.end_ns = time.monotonic_ns()
+
+    def last(self, name: str) -> Interval:
+        """When the phase last ran."""
+        return self._intervals[name][-1]
+
+    def record(
+        self,
+        step: int,
+        communication: StepCommunication,
+        samples: int,
+        loss: float | None,
+        nic_bytes: tuple[int, int] | None,
+    ) -> StepRecord:
+        """The step as it is written down; `nic_bytes` are what the NIC sent and received."""
+        step_s = (self.end_ns - self.start_ns) / 1e9
+        exposed_s = common([(self.start_ns, self.end_ns)], communication.exposed) / 1e9
+        phase_s = {name: self._without(name, communication.exposed) for name in PHASES}
+        sent, received = nic_bytes or (None, None)
+        return StepRecord(
+            step=step,
+            t_ns=self.start_ns,
+            step_s=step_s,
+            data_s=phase_s["data"],
+            forward_s=phase_s["forward"],
+            backward_s=phase_s["backward"],
+            comm_exposed_s=exposed_s,
+            optimizer_s=phase_s["optimizer"],
+            other_s=step_s - exposed_s - sum(phase_s.values()),
+            exposed=tuple(communication.exposed),
+            buckets=tuple(communication.buckets),
+            intra_node_bytes=communication.traffic.intra_node_bytes,
+            inter_node_bytes=communication.traffic.inter_node_bytes,
+            samples=samples,
+            loss=loss,
+            nic_tx_bytes=sent,
+            nic_rx_bytes=received,
+        )
+
+    def _without(self, name: str, exposed: list[Interval]) -> float:
+        intervals = self._intervals[name]
+        return (length(intervals) - common(intervals, exposed)) / 1e9
+
+
+class NicCounters:
+    """What the kernel counts on one NIC: bytes with all their headers, every process together."""
+
+    def __init__(self, interface: str) -> None:
+        folder = Path("/sys/class/net") / interface / "statistics"
+        self._files = (folder / "tx_bytes", folder / "rx_bytes")
+        self._first = self._last = self._read()
+
+    def since_last(self) -> tuple[int, int]:
+        """Bytes sent and received since the last call, so that calls add up to the total."""
+        before, self._last = self._last, self._read()
+        return self._last[0] - before[0], self._last[1] - before[1]
+
+    def total(self) -> tuple[int, int]:
+        """Bytes sent and received since this was made."""
+        sent, received = self._read()
+        return sent - self._first[0], received - self._first[1]
+
+    def _read(self) -> tuple[int, int]:
+        try:
+            sent, received = (int(path.read_text()) for path in self._files)
+        except (OSError, ValueError) as exc:
+            raise WorkerError(
+                f"{self._files[0].parent}: {exc}",
+                rule="the fabric NIC's own counters are read at every step",
+                fix="name a network interface of this node",
+            ) from exc
+        return sent, received

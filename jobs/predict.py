@@ -1,0 +1,145 @@
+"""The prediction of a run, made before its first measured step and never changed.
+
+Owns where each input of the cost model comes from: rates from the probe, fixed costs from the
+calibration, computing from the first steps without network. Nothing of it is a measured step.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ddp.algorithms import ring_schedule
+from ddp.calibrate import Calibration
+from ddp.cost import Price, predict_step, price
+from ddp.fabric import Fabric, Link, NodeLinks
+from ddp.plan import ReductionPlan
+from ddp.schedule import Schedule
+from jobs.argument import NodeRates
+
+UNLIMITED = float("inf")
+
+
+@dataclass(frozen=True)
+class ComputeStep:
+    """One step without network on one rank; `ready_s` counts from the start of its backward."""
+
+    step_s: float
+    backward_s: float
+    bucket_bytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What computing takes when nothing is sent: the slowest rank's, median over the steps."""
+
+    step_s: float
+    backward_s: float
+    bucket_bytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+    num_steps: int
+
+
+def slowest_rank(ranks: Sequence[Sequence[ComputeStep]]) -> Compute:
+    """`ranks[rank]` lists the same steps of every rank; a bucket waits for the last rank."""
+    steps = list(zip(*ranks, strict=True))
+    buckets = range(len(steps[0][0].ready_s))
+    return Compute(
+        step_s=median(max(rank.step_s for rank in step) for step in steps),
+        backward_s=median(max(rank.backward_s for rank in step) for step in steps),
+        bucket_bytes=steps[0][0].bucket_bytes,
+        ready_s=tuple(
+            median(max(rank.ready_s[bucket] for rank in step) for step in steps)
+            for bucket in buckets
+        ),
+        num_steps=len(steps),
+    )
+
+
+def priced_fabric(
+    node_of: Sequence[int], links: Sequence[NodeRates] | None, calibration: Calibration
+) -> Fabric | None:
+    """The fabric with what its links carry; None where a link that is used was never measured."""
+    placement = Fabric(tuple(node_of))
+    if placement.num_nodes > 1 and (
+        links is None
+        or any(node.out_bytes_per_s is None or node.in_bytes_per_s is None for node in links)
+    ):
+        return None
+    rates = links or [NodeRates(out_bytes_per_s=None, in_bytes_per_s=None, intra_bytes_per_s=None)]
+    return Fabric(placement.node_of, tuple(_node_links(node, calibration) for node in rates))
+
+
+def _node_links(rates: NodeRates, calibration: Calibration) -> NodeLinks:
+    inter_s = calibration.alpha_inter_s or 0.0  # None where nothing is sent there
+    intra_s = calibration.alpha_intra_s or 0.0
+    intra = calibration.intra_bytes_per_s or rates.intra_bytes_per_s
+    return NodeLinks(
+        nic_out=Link(inter_s, rates.out_bytes_per_s or UNLIMITED),
+        nic_in=Link(inter_s, rates.in_bytes_per_s or UNLIMITED),
+        intra=Link(intra_s, intra or UNLIMITED),
+    )
+
+
+def predict(
+    plan: ReductionPlan, fabric: Fabric, compute: Compute, *, overlap: bool
+) -> dict[str, Any]:
+    """The document that prediction.json holds, without its inputs."""
+    prices = _prices(plan, fabric, compute.bucket_bytes)
+    seconds = [each.seconds if each else 0.0 for each in prices]
+    step = predict_step(compute.step_s, compute.ready_s, seconds, compute.backward_s, overlap)
+    held = max((each for each in prices if each), key=lambda each: each.seconds, default=None)
+    bottleneck = held.bottleneck if held else None
+    return {
+        "step_seconds": step.step_s,
+        "comm_seconds": step.communication_s,
+        "exposed_seconds": step.exposed_s,
+        "full_overlap_step_seconds": step.full_overlap_step_s,
+        "no_overlap_step_seconds": step.no_overlap_step_s,
+        "bottleneck": {"node": bottleneck[0], "direction": bottleneck[1]} if bottleneck else None,
+        "bucket_seconds": seconds,
+    }
+
+
+def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:
+    schedule = _schedule(plan)
+    return [
+        price(schedule, fabric, num_bytes, bucket.segments) if schedule else None
+        for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True)
+    ]
+
+
+def _schedule(plan: ReductionPlan) -> Schedule | None:
+    if plan.algorithm == "native":  # gloo's own all_reduce is one ring in rank order
+        return ring_schedule(range(len(plan.node_of)))
+    return plan.schedule()
+
+
+def write_prediction(
+    run_dir: Path,
+    prediction: dict[str, Any] | None,
+    compute: Compute,
+    links: Sequence[NodeRates] | None,
+    calibration: Calibration,
+) -> None:
+    """Writes prediction.json, whole or not at all. The step is null where there is none."""
+    document = {
+        "schema": 1,
+        **(prediction or {"step_seconds": None, "comm_seconds": None}),
+        "inputs": {
+            "compute": asdict(compute),
+            "links": [node.model_dump() for node in links] if links else None,
+            "calibration": asdict(calibration),
+        },
+    }
+    path = run_dir / "prediction.json"
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        json.dump(document, file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,266 @@
+"""Screens about a lab: coming up, its measured links, its state, going down."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from cluster.backends import BACKENDS
+from cluster.lab import Lab
+from cluster.probe import TOLERANCE, LinkMeasurement, ProbeReport
+from cluster.spec import TCP_HEADER_BYTES, ClusterSpec
+from jobs.report.table import Column, table
+from jobs.report.text import (
+    BAD,
+    GOOD,
+    QUIET,
+    Lines,
+    count,
+    labelled,
+    layout,
+    line,
+    number,
+    paragraph,
+    percent,
+    seconds,
+    significant,
+)
+
+STEPS = {
+    "start": "make the nodes and their links",
+    "limit": "limit each link and read the limit back from the kernel",
+    "measure": "each link alone, then both directions at once",
+}
+GIGABIT = 1e9
+UP_S = 2.0
+PROBE_S = 6.0
+
+
+def rate_words(bits_per_s: float | None) -> str:
+    """A rate as people say it: `200 Mbit/s`, `1 Gbit/s`, `no limit`."""
+    if bits_per_s is None:
+        return "no limit"
+    unit, size = ("Gbit/s", GIGABIT) if bits_per_s >= GIGABIT else ("Mbit/s", 1e6)
+    return f"{bits_per_s / size:,.10g} {unit}"
+
+
+def clock(wall_s: float) -> str:
+    """`11:02`, local time; with the day when it was not today."""
+    then = datetime.fromtimestamp(wall_s).astimezone()
+    today = then.date() == datetime.now().astimezone().date()
+    return then.strftime("%H:%M" if today else "%H:%M on %d %B")
+
+
+def lab_words(lab: Lab) -> str:
+    """`2 nodes x 2 ranks, 200 Mbit/s (measured 191 at 11:02)`."""
+    words = f"{size_words(lab.spec)}, {rate_words(lab.spec.links.inter_node.rate_bits_per_s)}"
+    slowest = slowest_rate(lab.probe)
+    if lab.probe is None or slowest is None:
+        return f"{words} (not measured)" if lab.spec.nodes > 1 else words
+    unit = _unit(lab.spec)[1]
+    measured = significant(slowest * 8 / unit)
+    return f"{words} (measured {measured} at {clock(lab.probe.measured_at)})"
+
+
+def size_words(spec: ClusterSpec) -> str:
+    return f"{count(spec.nodes, 'node')} x {count(spec.ranks_per_node, 'rank')}"
+
+
+def slowest_rate(probe: ProbeReport | None) -> float | None:
+    """Bytes per second of the slowest link between nodes, measured one way."""
+    links = [link for link in probe.links if link.mode == "one_way"] if probe else []
+    return min((link.measured_bytes_per_second for link in links), default=None)
+
+
+def coming_up(name: str, spec: ClusterSpec, backend: str, probe: bool, width: int) -> Lines:
+    """The first line of `up`."""
+    about_s = UP_S + (measuring_s(spec) if probe else 0)
+    where = BACKENDS[backend].summary.partition(";")[0] if backend in BACKENDS else backend
+    text = f'Lab "{name}": {size_words(spec)}, in {where} (BACKEND={backend}). '
+    return [*paragraph(f"{text}About {about_s:.0f} s.", width), line()]
+
+
+def measuring_s(spec: ClusterSpec) -> float:
+    """About how long the probe takes."""
+    return PROBE_S * (2 if spec.nodes > 1 and spec.nodes % 2 else 1)  # odd: one node waits its turn
+
+
+def probe_header(lab: Lab, width: int) -> Lines:
+    text = f'Measuring the links of lab "{lab.name}": {STEPS["measure"]}.'
+    return [*paragraph(f"{text} About {measuring_s(lab.spec):.0f} s.", width), line()]
+
+
+def step_line(step: str, took_s: float, spec: ClusterSpec, width: int) -> Lines:
+    """One finished step of `up`, with how long it took."""
+    words = STEPS.get(step, step)
+    if step == "limit":
+        rate = rate_words(spec.links.inter_node.rate_bits_per_s)
+        others = f" ({', '.join(spec.overrides)}: its own)" if spec.overrides else ""
+        words = f"{rate} out of and into each node{others}; read back from the kernel: as asked"
+    time_width = 9
+    lines = labelled(step, words, width, label_width=9, right_margin=time_width)
+    lines[-1].pad_right(layout(width) - time_width - len(lines[-1].plain))
+    lines[-1].append(seconds(took_s).rjust(time_width))
+    return lines
+
+
+def node_lines(lab: Lab, width: int) -> Lines:
+    """Which node is where; the middle ones are left out where there are many."""
+    nodes = lab.nodes.list()
+    shown = nodes if len(nodes) <= 4 else (*nodes[:2], *nodes[-1:])
+    words = [f"{node.name} {node.address}" for node in shown]
+    if len(shown) < len(nodes):
+        words.insert(2, "...")
+    return labelled("nodes", "; ".join(words).replace("; ...;", " ..."), width, label_width=9)
+
+
+def links_table(lab: Lab, width: int) -> Lines:
+    """What each link was set to, can carry and was measured at, with the legend."""
+    if lab.probe is None:
+        return [line("  Its links have not been measured: make cluster-probe", BAD)]
+    unit_name, unit = _unit(lab.spec)
+    columns = [
+        Column(("link",), right=False, cut=8),
+        Column(("limit", unit_name)),
+        Column(("can carry *", unit_name)),
+        Column(("one way", unit_name)),
+        Column(("",)),
+        Column(("both ways", unit_name)),
+        Column(("",)),
+        Column(("round trip", "ms"), from_width=100),
+        Column(("",), right=False),
+    ]
+    rows = [*_link_rows(lab.probe, unit), *_inside_rows(lab.probe, unit)]
+    lines = [line(text) for text in table(columns, rows, width)]
+    for each in lines:
+        each.highlight_words([" ok"], GOOD)
+        each.highlight_words(["NOT OK"], BAD)
+    return lines + _legend(lab, width)
+
+
+def _link_rows(probe: ProbeReport, unit: float) -> list[list[str]]:
+    rows = []
+    for one in (link for link in probe.links if link.mode == "one_way"):
+        both = _other_mode(probe, one)
+        good = all(each is None or each.ok for each in (one, both))
+        rows.append(
+            [
+                f"{one.src} -> {one.dst}",
+                _limit(one.configured_bits_per_second, unit),
+                _in_unit(one.ceiling_bytes_per_second, unit),
+                _in_unit(one.measured_bytes_per_second, unit),
+                _share(one.ratio),
+                _in_unit(both.measured_bytes_per_second if both else None, unit),
+                _share(both.ratio if both else None),
+                _trip(one.round_trip_s),
+                "ok" if good else "NOT OK",
+            ]
+        )
+    return rows
+
+
+def _inside_rows(probe: ProbeReport, unit: float) -> list[list[str]]:
+    slowest = slowest_rate(probe)
+    rows = []
+    for link in (link for link in probe.links if link.mode == "intra_node"):
+        rows.append(
+            [
+                f"inside {link.src}",
+                _limit(link.configured_bits_per_second, unit),
+                _in_unit(link.ceiling_bytes_per_second, unit),
+                _in_unit(link.measured_bytes_per_second, unit),
+                "",
+                "",
+                "",
+                _trip(link.round_trip_s),
+                f"{link.measured_bytes_per_second / slowest:,.0f} x" if slowest else "",
+            ]
+        )
+    return rows
+
+
+def _legend(lab: Lab, width: int) -> Lines:
+    assert lab.probe is not None
+    limited = [link for link in lab.probe.links if link.ceiling_bytes_per_second is not None]
+    mtu = lab.spec.links.inter_node.mtu
+    text = "x: times the slowest link between nodes. "
+    if limited:
+        ceiling = limited[0].ceiling_bytes_per_second or 0.0
+        name, unit = _unit(lab.spec)
+        overhead = 1 - (mtu - TCP_HEADER_BYTES) / (mtu + 14)
+        text = (
+            f"* training data: Ethernet, IP and TCP headers take {percent(overhead, 1)} of the "
+            f"limit (packets of {mtu:,} bytes). {significant(ceiling * 8 / unit, 4)} {name} = "
+            f"{significant(ceiling / 1e6)} MB/s. If a link carries less than "
+            f"{percent(1 - TOLERANCE)} of what it can, it is refused. {text}"
+        )
+    return paragraph(text, width, indent="    ", style=QUIET, first_indent="  ")
+
+
+def ready_lines(lab: Lab, took_s: float, num_cores: int, width: int) -> Lines:
+    """The end of `up`: what is there now, and what to type next."""
+    num_ranks = lab.spec.nodes * lab.spec.ranks_per_node
+    fit = (
+        "enough"
+        if num_cores >= num_ranks
+        else "ranks take turns, so computing that is not paced is slower and varies"
+    )
+    text = (
+        f"Ready in {seconds(took_s)}. {count(num_cores, 'core')} for {count(num_ranks, 'rank')}: "
+        f"{fit}. Your own network settings were not touched."
+    )
+    return [line(), *paragraph(text, width), *next_lines(lab)]
+
+
+def already_up(lab: Lab, width: int) -> Lines:
+    measured = f", measured at {clock(lab.probe.measured_at)}" if lab.probe else ""
+    rate = rate_words(lab.spec.links.inter_node.rate_bits_per_s)
+    text = f'Lab "{lab.name}" is already up{measured}: {size_words(lab.spec)}, {rate}.'
+    return [*paragraph(text, width), *next_lines(lab)]
+
+
+def next_lines(lab: Lab) -> Lines:
+    option = "" if lab.name == "default" else f" LAB={lab.name}"
+    return [
+        line(f"  next    make run JOB=hier{option}".ljust(44) + "train on this lab"),
+        line(f"  stop    make cluster-down{option}"),
+    ]
+
+
+def status_screen(lab: Lab, width: int) -> Lines:
+    text = f'Lab "{lab.name}" is up since {clock(lab.created_at)}: {lab_words(lab)}'
+    lines = [*paragraph(f"{text} (BACKEND={lab.backend})", width), *node_lines(lab, width)]
+    return [*lines, line(), *links_table(lab, width), *next_lines(lab)]
+
+
+def down_line(lab: Lab, width: int) -> Lines:
+    text = f'Lab "{lab.name}" is down; its {count(lab.spec.nodes, "node")} and links are gone.'
+    return paragraph(f"{text} Runs stay: make runs", width)
+
+
+def _unit(spec: ClusterSpec) -> tuple[str, float]:
+    """The unit the screen speaks: that of the links between nodes."""
+    rate = spec.links.inter_node.rate_bits_per_s
+    return ("Gbit/s", GIGABIT) if rate is None or rate >= GIGABIT else ("Mbit/s", 1e6)
+
+
+def _other_mode(probe: ProbeReport, one: LinkMeasurement) -> LinkMeasurement | None:
+    both: Sequence[LinkMeasurement] = [link for link in probe.links if link.mode == "both_ways"]
+    return next((link for link in both if (link.src, link.dst) == (one.src, one.dst)), None)
+
+
+def _limit(bits_per_s: int | None, unit: float) -> str:
+    return "none" if bits_per_s is None else f"{bits_per_s / unit:,.10g}"
+
+
+def _in_unit(bytes_per_s: float | None, unit: float) -> str:
+    if bytes_per_s is None:
+        return "-"
+    value = bytes_per_s * 8 / unit
+    return number(value, 0 if value >= 1000 else 1 if unit < GIGABIT else 3)
+
+
+def _share(ratio: float | None) -> str:
+    return "" if ratio is None else percent(ratio)
+
+
+def _trip(round_trip_s: float | None) -> str:
+    return "-" if round_trip_s is None else number(round_trip_s * 1e3, 2)

@@ -1,0 +1,108 @@
+"""A run while it goes: one line per phase, redrawn on a terminal, written once elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from jobs.progress import PhaseProgress
+from jobs.records import RankRecords
+from jobs.report.run_header import run_header, start_words
+from jobs.report.terminal import show
+from jobs.report.text import Lines, labelled, layout, line, milliseconds, seconds
+from jobs.runfolder import RunFolder
+
+LABELS = {
+    "start": "start",
+    "warm_up": "warm-up",
+    "no_network": "no network",
+    "train": "train",
+}
+BAR_WIDTH = {80: 14, 100: 30, 120: 40}
+
+
+def phase_line(progress: PhaseProgress, words: str, num_ranks: int, width: int) -> Lines:
+    """`  train        30 steps     8.6 s   words`; done/total while the phase is not over."""
+    if progress.phase == "start":
+        what = f"{num_ranks} ranks"
+    elif progress.finished:
+        what = f"{progress.total} steps"
+    else:
+        what = f"{progress.done}/{progress.total} steps"
+    head = f"{LABELS[progress.phase].ljust(10)} {what.rjust(11)} {seconds(progress.elapsed_s):>8}"
+    return labelled(head, words, width, label_width=len(head) + 3)
+
+
+def train_words(progress: PhaseProgress, width: int) -> str:
+    """Bar, loss, and what is left."""
+    cells = BAR_WIDTH[layout(width)]
+    filled = cells * progress.done // progress.total
+    words = f"[{'#' * filled}{'-' * (cells - filled)}]"
+    if progress.first_loss is not None and progress.loss is not None:
+        words += f"   loss {progress.first_loss:.2f} -> {progress.loss:.2f}"
+    return words + _left(progress)
+
+
+def _left(progress: PhaseProgress) -> str:
+    if progress.finished or progress.remaining_s is None:
+        return ""
+    return f"   about {progress.remaining_s:.0f} s left"
+
+
+class LiveRun:
+    """An Observer that draws on `console`; `lab_words` and `algorithm_summary` go to the header."""
+
+    def __init__(self, console: Console, lab_words: str, algorithm_summary: str) -> None:
+        self._console = console
+        self._lab_words = lab_words
+        self._algorithm_summary = algorithm_summary
+        self._live: Live | None = None
+        self._num_ranks = 0
+        self._lines: dict[str, Lines] = {}
+        self._step_s: dict[str, list[float]] = {}
+
+    def begin(self, folder: RunFolder, run: Mapping[str, Any]) -> None:
+        del folder
+        self._num_ranks = run["world_size"]
+        header = run_header(run, self._lab_words, self._algorithm_summary, self._console.width)
+        show(self._console, header)
+        if self._console.is_terminal:
+            waiting = line(f"  start      {self._num_ranks:>5} ranks   importing torch, meeting")
+            self._live = Live(waiting, console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+
+    def progress(self, phase: PhaseProgress, ranks: Sequence[RankRecords]) -> None:
+        if phase.phase not in LABELS:
+            return
+        if phase.step_s is not None:
+            self._step_s.setdefault(phase.phase, []).append(phase.step_s)
+        lines = phase_line(phase, self._words(phase, ranks), self._num_ranks, self._console.width)
+        self._lines[phase.phase] = lines
+        if self._live:
+            drawn = [each for name in LABELS for each in self._lines.get(name, [])]
+            self._live.update(Group(*drawn), refresh=True)
+        elif phase.finished:
+            show(self._console, lines)
+
+    def tick(self, now_s: float) -> None:
+        """Nothing moves between two steps."""
+
+    def end(self) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _words(self, phase: PhaseProgress, ranks: Sequence[RankRecords]) -> str:
+        if phase.phase == "start":
+            headers = [rank.header or {} for rank in ranks]
+            sums = [header.get("initial_params_sha256") for header in headers]
+            return start_words(headers[0], sums) if headers and headers[0] else ""
+        if phase.phase == "train":
+            return train_words(phase, self._console.width)
+        if phase.phase == "warm_up":
+            return "not counted" + _left(phase)
+        steps = self._step_s.get("no_network")
+        mean = f"{milliseconds(fmean(steps))} a step: " if steps else ""
+        return f"{mean}the same computing, nothing sent{_left(phase)}"

@@ -1,0 +1,79 @@
+"""What a run says before and while it starts: the job, the lab, how long it will take."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobs.report.text import Lines, count, line, megabytes, number, paragraph
+
+START_S = 5.0  # importing torch in every node, meeting, calibrating
+
+
+def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, width: int) -> Lines:
+    """The job and the lab of run.json, and an estimate of the time where computing is paced."""
+    job = run["job"]
+    batch = job["data"]["batch_size"] * job["train"]["accumulate"]
+    model = job["model"]
+    name = {"byte-gpt": "byte-GPT"}.get(model["kind"], model["kind"])
+    text = (
+        f'Job "{job["name"]}": {name}, {model["layers"]} layers of width {model["width"]}; batch '
+        f"{batch} per rank, {batch * run['world_size']} in all"
+    )
+    lines = paragraph(text, width)
+    lines += paragraph(f"{job['ddp']['algorithm']}: {algorithm_summary}", width)
+    for sentence in conditions(run):
+        lines += paragraph(sentence, width)
+    estimate = estimate_s(run)
+    about = f" About {_round_up(estimate)} s." if estimate else ""
+    return [*lines, *paragraph(f'Lab "{run["lab"]["name"]}": {lab_words}.{about}', width), line()]
+
+
+def conditions(run: Mapping[str, Any]) -> Sequence[str]:
+    """What a reader must know about the computing before believing its times."""
+    job, cores = run["job"], run["host"]["cores"]
+    sentences = []
+    if job["pace"]:
+        least = (job["pace"]["forward_ms"] + job["pace"]["backward_ms"]) * job["train"][
+            "accumulate"
+        ]
+        sentences.append(f"Computing is paced: a step computes for at least {number(least)} ms.")
+    if run["world_size"] > cores:
+        unpaced = "" if job["pace"] else " Its times vary and are not those of ranks with cores."
+        sentences.append(
+            f"Ranks outnumber cores: {run['world_size']} ranks on {count(cores, 'core')}.{unpaced}"
+        )
+    if job["placement"] != "contiguous":
+        sentences.append(f"Placement of ranks on nodes: {job['placement']}.")
+    if job["inject"]:
+        inject = job["inject"]
+        who = "every rank" if inject["rank"] is None else f"rank {inject['rank']}"
+        sentences.append(
+            f"A delay is put in on purpose: {inject['ms']:g} ms, {inject['phase']}, {who}."
+        )
+    return sentences
+
+
+def estimate_s(run: Mapping[str, Any]) -> float | None:
+    """Seconds of the whole run, where pace says how long a step computes; else None.
+
+    Communication is not in it: how long it takes is what the run finds out.
+    """
+    job = run["job"]
+    if not job["pace"]:
+        return None
+    micro_step_s = float(job["pace"]["forward_ms"] + job["pace"]["backward_ms"]) / 1e3
+    steps = job["train"]["steps"] + job["train"]["warmup_steps"] + job["baseline_steps"]
+    return START_S + micro_step_s * int(steps * job["train"]["accumulate"])
+
+
+def start_words(header: Mapping[str, Any], checksums: Sequence[str | None]) -> str:
+    """The line of the phase `start`: the model's size, and whether all ranks start alike."""
+    alike = sum(1 for each in checksums if each == checksums[0])
+    size = (
+        f"{header['model_parameters'] / 1e6:.2f} M parameters = "
+        f"{megabytes(header['gradient_bytes'])} of gradients a step"
+    )
+    return f"{size}; the same start on {alike} of {len(checksums)} ranks"
+
+
+def _round_up(value: float) -> int:
+    return int(-(-value // 5) * 5)

@@ -1,0 +1,198 @@
+"""The closing screen of a run: the step, where it goes, what the network cost, what was checked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.figures import RunFigures, busiest
+from jobs.report.text import (
+    BAD,
+    GOOD,
+    LOUD,
+    Lines,
+    labelled,
+    layout,
+    line,
+    megabytes,
+    milliseconds,
+    number,
+    paragraph,
+    percent,
+    round_to_sum,
+    rounded_ms,
+    significant,
+)
+from jobs.verdict import checks
+
+LABEL_WIDTH = 13
+WORDS_WIDTH = {80: 41, 100: 48, 120: 58}
+MOST_EQUAL_BYTES = 1.01  # nodes that send within 1 % of one another send alike
+
+
+def closing_screen(
+    run: Mapping[str, Any],
+    figures: RunFigures,
+    summary: Mapping[str, Any],
+    prediction: Mapping[str, Any] | None,
+    size_bytes: int,
+    width: int,
+) -> Lines:
+    """Everything a run has to say. Without a measured step only the checks and the files."""
+    lines: Lines = [line()]
+    if figures.step is not None:
+        lines += [*_step(run, figures), line(), *_phases(run, figures, width), line()]
+        lines += _network(run, figures, summary, width)
+        lines += _efficiency(figures, width)
+        lines += _predicted(prediction, summary, width)
+    lines += _checks(run, figures, summary, width)
+    if summary["bottleneck"]:
+        lines += [line(), *paragraph(f"Bottleneck: {summary['bottleneck']}", width, style="bold")]
+    return [*lines, *_next(run), *files_line(run, size_bytes, width)]
+
+
+def _step(run: Mapping[str, Any], figures: RunFigures) -> Lines:
+    step = figures.step
+    assert step is not None
+    (low, high) = (number(value * 1e3, _decimals(step.mean)) for value in (step.p10, step.p90))
+    rates = f"{significant(figures.samples_per_s or 0.0)} samples/s"
+    tokens = (figures.samples_per_s or 0.0) * run["job"]["model"]["context"]
+    head = f"  STEP   {milliseconds(step.mean)}"
+    return [
+        line(head.ljust(34) + f"8 of 10 steps between {low} and {high}", "bold"),
+        line(" " * 34 + f"{rates}, {significant(tokens)} tokens/s over all ranks"),
+    ]
+
+
+def _decimals(value_s: float) -> int:
+    return 0 if value_s >= 0.1 else 1
+
+
+def _phases(run: Mapping[str, Any], figures: RunFigures, width: int) -> Lines:
+    """The table of where the mean step goes; its numbers add up as they stand."""
+    phase_s = figures.phase_s or {}
+    straggler_s = min(figures.straggler_wait_s or 0.0, phase_s["comm_exposed"])
+    network_s = phase_s["comm_exposed"] - straggler_s
+    rows = [
+        ("computing", "forward", phase_s["forward"], "#"),
+        ("", "backward", phase_s["backward"], "#"),
+        ("", "optimizer", phase_s["optimizer"], "#"),
+        ("WAITING", "for the network   (exposed communication)", network_s, "@"),
+        ("", "for a slower rank (straggler wait)", straggler_s, "@"),
+        ("other", "loading data", phase_s["data"], "#"),
+        ("", "not explained", max(0.0, phase_s["other"]), "#"),
+    ]
+    values = [value for _, _, value, _ in rows]
+    parts, total = rounded_ms(values)
+    shares = round_to_sum(values, 100)
+    title = f"  where the mean step goes, over {run['world_size']} ranks"
+    words = WORDS_WIDTH[layout(width)]
+    lines = [line(f"{title.ljust(2 + LABEL_WIDTH + words)}{'ms':>8}{'share':>8}")]
+    for (label, what, _, mark), part, share in zip(rows, parts, shares, strict=True):
+        head = f"  {label.ljust(LABEL_WIDTH)}{what.ljust(words)}"
+        bar = mark * _bar(share, max(shares), width)
+        style = LOUD if mark == "@" else ""
+        lines.append(line(f"{head}{part:>8}{f'{share} %':>8}  {bar}", style))
+    whole = " " * (2 + LABEL_WIDTH + words) + f"{total:>8}{'100 %':>8}"
+    return [*lines, line(whole), *_slowest(figures, width)]
+
+
+def _bar(share: int, largest: int, width: int) -> int:
+    """A quarter of a cell per percent where there is room; less, so that the largest fits."""
+    room = layout(width) - (2 + LABEL_WIDTH + WORDS_WIDTH[layout(width)] + 8 + 8 + 2)
+    scale = min(0.25, room / largest) if largest else 0.25
+    return max(1, round(share * scale)) if share else 0
+
+
+def _slowest(figures: RunFigures, width: int) -> Lines:
+    """Why the total is not STEP, where the two differ on the screen."""
+    assert figures.step is not None
+    mean_s = sum((figures.phase_s or {}).values())
+    if milliseconds(mean_s) == milliseconds(figures.step.mean):
+        return []
+    slowest = milliseconds(figures.step.mean)
+    text = f"(mean over ranks; STEP takes the slowest rank of each step: {slowest})"
+    return labelled("", text, width, LABEL_WIDTH)
+
+
+def _network(
+    run: Mapping[str, Any], figures: RunFigures, summary: Mapping[str, Any], width: int
+) -> Lines:
+    if not figures.communicated:
+        return labelled("network", "nothing was sent", width, LABEL_WIDTH)
+    busy_s, hidden_s = figures.comm_busy_s or 0.0, figures.hidden_s or 0.0
+    parts, _ = rounded_ms([hidden_s, busy_s - hidden_s])
+    unit_total = rounded_ms([busy_s])[1]
+    text = (
+        f"communication lasted {unit_total} ms a step: {parts[0]} ms hid behind computing, "
+        f"{parts[1]} ms did not"
+    )
+    lines = labelled("network", text, width, LABEL_WIDTH)
+    if run["nnodes"] > 1:
+        lines += labelled("", _sent(figures, summary), width, LABEL_WIDTH)
+    return lines
+
+
+def _sent(figures: RunFigures, summary: Mapping[str, Any]) -> str:
+    sent, bound = summary["inter_node_bytes_per_step"], summary["inter_node_bytes_bound"]
+    nodes: list[float] = [value for value in figures.inter_node_bytes if value is not None]
+    if sent is None:
+        counted = busiest(figures.nic_tx_bytes)
+        if counted is None:
+            return "what each node sent is not known"
+        text = f"the busiest node's NIC sent {megabytes(counted)} a step, headers included"
+    else:
+        alike = max(nodes) <= MOST_EQUAL_BYTES * min(nodes)
+        who = "each node" if alike else "the busiest node"
+        text = f"{who} sent {megabytes(sent)} a step"
+    return f"{text}; {megabytes(bound)} is the least any algorithm can send"
+
+
+def _efficiency(figures: RunFigures, width: int) -> Lines:
+    if figures.efficiency_withheld:
+        return labelled("efficiency", f"not given: {figures.efficiency_withheld}", width)
+    if figures.efficiency is None or figures.baseline is None or figures.step is None:
+        return labelled("efficiency", "not known: no steps without network were measured", width)
+    text = (
+        f"{percent(figures.efficiency)} = median step without network "
+        f"{milliseconds(figures.baseline.median)} (n = {figures.baseline.n}) / median step "
+        f"{milliseconds(figures.step.median)}   (100 %: the network costs nothing)"
+    )
+    return labelled("efficiency", text, width)
+
+
+def _predicted(
+    prediction: Mapping[str, Any] | None, summary: Mapping[str, Any], width: int
+) -> Lines:
+    seconds, error = summary["predicted"]["step_seconds"], summary["predicted"]["error_ratio"]
+    if seconds is None or error is None:
+        reason = "the links were not measured" if prediction else "the run ended before it"
+        return labelled("predicted", f"nothing: {reason}", width)
+    side = "under" if error < 0 else "over"
+    text = (
+        f"{milliseconds(seconds)} from the measured link, {percent(abs(error))} {side} the "
+        "median step"
+    )
+    return labelled("predicted", text, width)
+
+
+def _checks(
+    run: Mapping[str, Any], figures: RunFigures, summary: Mapping[str, Any], width: int
+) -> Lines:
+    results = checks(figures, run, summary)
+    good = all(check.good for check in results)
+    text = "; ".join(check.text for check in results)
+    return labelled("checks", text, width, LABEL_WIDTH, GOOD if good else BAD)
+
+
+def _next(run: Mapping[str, Any]) -> Lines:
+    other = "hier" if run["job"]["ddp"]["algorithm"] != "hierarchical" else "ring"
+    name = run["lab"]["name"]
+    option = "" if name == "default" else f" LAB={name}"
+    return [
+        line(f"  next    make run JOB={other}{option}".ljust(50) + "another way to reduce"),
+        line("          make runs".ljust(50) + "all runs so far"),
+    ]
+
+
+def files_line(run: Mapping[str, Any], size_bytes: int, width: int) -> Lines:
+    text = f"runs/latest = runs/{run['run_id']} ({significant(size_bytes / 1e6, 2)} MB)"
+    return labelled("files", text, width, label_width=8)

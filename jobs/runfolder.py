@@ -1,0 +1,188 @@
+"""The run folder `runs/<run_id>`: made without collisions, listed, and cleaned up.
+
+Owns names, run.json, the lock that marks a run as going on, and runs/latest. A folder is one of
+ours when its run.json names it; nothing else is ever touched.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import RecordsError
+
+LATEST = "latest"
+LOCK = ".running"
+MAX_SAME_MINUTE = 1000
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; `run_id` is its name."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON object of this folder; None where it is not (yet) there or is not one."""
+        try:
+            document = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """The whole file or none of it, also when this process is killed meanwhile."""
+        self.write_text(name, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        replace_file(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+    def is_running(self) -> bool:
+        """Whether a launcher holds this run; the kernel forgets one that was killed."""
+        try:
+            with (self.path / LOCK).open("rb") as lock:
+                return not _try_lock(lock.fileno())
+        except FileNotFoundError:
+            return False
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Lets `write` make a neighbour of `path`, then renames it over `path`.
+
+    Raises RecordsError where the folder cannot be written to.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+        try:
+            write(folder / path.name)
+            (folder / path.name).replace(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+
+
+def run_name(job: str, cluster: str, rate: str, now: datetime) -> str:
+    """Such as 20261130-1104-hier-2x2-200mbit, from the letters a folder's name can do with."""
+    parts = (now.strftime("%Y%m%d-%H%M"), job, cluster, rate)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+
+
+@contextmanager
+def create_run(
+    runs: Path, name: str, describe: Callable[[str], Mapping[str, Any]]
+) -> Iterator[RunFolder]:
+    """A new folder with its run.json (`describe(run_id)`), locked as running inside the block.
+
+    Taken names get -2, -3, ... Raises RecordsError where the folder cannot be made.
+    """
+    folder = _claim(runs, name)
+    with (folder.path / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.write("run.json", describe(folder.run_id))
+        try:
+            yield folder
+        finally:
+            (folder.path / LOCK).unlink(missing_ok=True)
+
+
+def point_latest(folder: RunFolder) -> None:
+    """Makes runs/latest a link to the folder, unless something that is no link is in its place."""
+    latest = folder.path.parent / LATEST
+    if latest.exists() and not latest.is_symlink():
+        raise RecordsError(
+            f"{latest}: not a link",
+            rule="it leads to the last run; what others made is not replaced",
+            fix=f"move {latest} out of the way",
+        )
+    replace_file(latest, lambda path: path.symlink_to(folder.run_id))
+
+
+def list_runs(runs: Path) -> list[RunFolder]:
+    """All runs, oldest first; folders that are not ours are left out."""
+    if not runs.is_dir():
+        return []
+    folders = [RunFolder(path) for path in runs.iterdir() if path.is_dir()]
+    ours = [folder for folder in folders if not folder.path.is_symlink() and _is_ours(folder)]
+    return sorted(ours, key=lambda folder: (_created_at(folder), folder.run_id))
+
+
+def clean_runs(runs: Path, keep: int) -> list[RunFolder]:
+    """Removes all runs but the last `keep`, and returns the removed; running ones stay as well."""
+    if keep < 0:
+        raise RecordsError(
+            f"KEEP={keep}", rule="how many of the last runs stay: 0 or more", fix="KEEP=10"
+        )
+    folders = list_runs(runs)
+    removed = [folder for folder in folders[: len(folders) - keep] if _remove(folder)]
+    latest = runs / LATEST
+    if latest.is_symlink() and not latest.exists():
+        kept = [folder for folder in folders if folder not in removed]
+        point_latest(kept[-1]) if kept else latest.unlink()
+    return removed
+
+
+def _claim(runs: Path, name: str) -> RunFolder:
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in range(1, MAX_SAME_MINUTE):
+            path = runs / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                path.mkdir()
+                return RunFolder(path)
+    except OSError as exc:
+        raise _unwritable(runs / name, exc) from exc
+    raise RecordsError(
+        f"{runs / name}: taken, and so are {MAX_SAME_MINUTE - 2} names after it",
+        rule="each run has a folder of its own",
+        fix="make runs-clean KEEP=10",
+    )
+
+
+def _is_ours(folder: RunFolder) -> bool:
+    return (folder.read("run.json") or {}).get("run_id") == folder.run_id
+
+
+def _created_at(folder: RunFolder) -> str:
+    return str((folder.read("run.json") or {}).get("created_at", ""))
+
+
+def _remove(folder: RunFolder) -> bool:
+    if folder.is_running():
+        return False
+    try:
+        shutil.rmtree(folder.path)
+    except OSError as exc:
+        raise _unwritable(folder.path, exc) from exc
+    return True
+
+
+def _try_lock(file_descriptor: int) -> bool:
+    try:
+        fcntl.flock(file_descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _unwritable(path: Path, exc: OSError) -> RecordsError:
+    return RecordsError(
+        f"{path}: {os.strerror(exc.errno) if exc.errno else exc}",
+        rule="a run keeps what it measured in a folder of its own",
+        fix=f"make {path.parent} a folder that you can write to, on a disk with room",
+    )

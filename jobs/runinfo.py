@@ -1,0 +1,127 @@
+"""run.json: what was run, on what, with which versions. Gathered before the first rank starts."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cluster.lab import Lab
+from jobs.rankplan import RankPlan
+
+SCHEMA = 1
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
+    """run.json as it is before the ranks have agreed on a reduction plan."""
+    return {
+        "schema": SCHEMA,
+        "run_id": run_id,
+        "created_at": created_at.isoformat(timespec="milliseconds"),
+        "job": plan.job.model_dump(mode="json"),
+        "lab": _lab(lab),
+        "nnodes": len(plan.nodes),
+        "nproc_per_node": plan.nproc_per_node,
+        "world_size": len(plan.node_of),
+        "node_of": list(plan.node_of),
+        "threads": {
+            "per_rank": plan.threads.per_rank,
+            "set_by_user": plan.threads.set_by_user,
+        },
+        "probe": lab.probe.to_json() if lab.probe else None,
+        "plan": None,
+        "plan_sha256": None,
+        "versions": versions(),
+        "git": git_state(),
+        "host": host_facts(),
+        "nodes": None,
+    }
+
+
+def _lab(lab: Lab) -> dict[str, Any]:
+    return {
+        "name": lab.name,
+        "backend": lab.backend,
+        "underlay": lab.backend,
+        "created_at": lab.created_at,
+        "cluster": lab.spec.to_dict(),
+        "nodes": [
+            {
+                "name": node.name,
+                "index": node.index,
+                "address": node.address,
+                "interface": node.interface,
+                "rate_bits_per_s": lab.spec.links_of(node.name).inter_node.rate_bits_per_s,
+            }
+            for node in lab.nodes.list()
+        ],
+    }
+
+
+def versions() -> dict[str, str | None]:
+    return {
+        "ddplab": _version("ddplab"),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "kernel": platform.release(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)  # without importing it
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit this code is from, and whether files differ from it; None outside of git."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "changed": bool(_git("status", "--porcelain"))}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(PROJECT), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def host_facts() -> dict[str, Any]:
+    return {
+        "machine": platform.machine(),
+        "cpu": _first_value(Path("/proc/cpuinfo"), "model name"),
+        "cores": num_cores(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+    }
+
+
+def _first_value(path: Path, key: str) -> str | None:
+    try:
+        lines: Mapping[str, str] = dict(
+            (part.strip() for part in line.split(":", 1))  # type: ignore[misc]
+            for line in reversed(path.read_text().splitlines())
+            if ":" in line
+        )
+    except OSError:
+        return None
+    return lines.get(key)

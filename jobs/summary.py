@@ -1,0 +1,196 @@
+"""summary.json and steps.csv: the figures of a run under the names other tools rely on.
+
+Owns the keys (schema 1, a contract) and what each is made of. A figure that does not exist is
+null, never 0, infinite or not a number. Reads the run folder, so it can be made again.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobs.derive import PHASES, StepFigures
+from jobs.errors import JobError
+from jobs.figures import RunFigures, busiest, run_figures
+from jobs.records import RankRecords, read_records, records_path
+from jobs.spread import Spread
+from jobs.verdict import bottleneck, slowest_link
+
+SCHEMA = 1
+CSV_KEYS = (
+    *("step", "step_s", "slowest_rank"),
+    *(f"{phase}_s" for phase in PHASES),
+    *("comm_work_s", "comm_busy_s", "straggler_wait_s"),
+    *("inter_node_bytes", "nic_tx_bytes", "samples", "loss"),
+)
+
+
+class Explained(Protocol):
+    """An error of cluster or of jobs: one shape for screens and JSON."""
+
+    kind: str
+    message: str
+    seen: str | None
+    rule: str | None
+    fix: tuple[str, ...]
+
+
+def read_ranks(run_dir: Path, world_size: int) -> list[RankRecords]:
+    """The records of every rank; a rank that never wrote has none."""
+    return [read_records(records_path(run_dir, rank)) for rank in range(world_size)]
+
+
+def replicas(ranks: Sequence[RankRecords]) -> tuple[str | None, bool | None]:
+    """The checksum all ranks share (None where they do not), and whether they do.
+
+    (None, None) unless every rank has come to its end.
+    """
+    sums = {rank.end["params_sha256"] if rank.end else None for rank in ranks}
+    if None in sums or not sums:
+        return None, None
+    return (next(iter(sums)), True) if len(sums) == 1 else (None, False)
+
+
+def error_json(error: Explained) -> dict[str, Any]:
+    """The `error` of the JSON contract: {kind, message, fix}; fix is null where none is known."""
+    parts = [error.message, error.seen, error.rule]
+    return {
+        "kind": error.kind,
+        "message": "; ".join(part for part in parts if part),
+        "fix": " or: ".join(error.fix) or None,
+    }
+
+
+def summarize(
+    run: Mapping[str, Any],
+    ranks: Sequence[RankRecords],
+    prediction: Mapping[str, Any] | None,
+    error: JobError | None,
+) -> dict[str, Any]:
+    """The summary of a run: `run` is run.json, `error` why it failed (None: it did not)."""
+    figures = run_figures(ranks, run["node_of"])
+    params_sha256, ranks_agree = replicas(ranks)
+    return {
+        "schema": SCHEMA,
+        "run_id": run["run_id"],
+        "job": run["job"]["name"],
+        "status": "failed" if error else "ok",
+        "error": error_json(error) if error else None,
+        **_setting(run),
+        **_times(figures, run["job"]),
+        **_bytes(figures, run),
+        "link": slowest_link(run),
+        "predicted": _predicted(prediction, figures),
+        "bottleneck": bottleneck(figures, run),
+        "loss_first": figures.steps[0].loss if figures.steps else None,
+        "loss_last": figures.steps[-1].loss if figures.steps else None,
+        "params_sha256": params_sha256,
+        "ranks_agree": ranks_agree,
+    }
+
+
+def _setting(run: Mapping[str, Any]) -> dict[str, Any]:
+    job = run["job"]
+    ring = job["ddp"]["algorithm"] == "ring"
+    return {
+        "backend": run["lab"]["backend"],
+        "underlay": run["lab"]["underlay"],
+        "nnodes": run["nnodes"],
+        "nproc_per_node": run["nproc_per_node"],
+        "world_size": run["world_size"],
+        "placement": job["placement"],
+        "wrapper": "ddplab",
+        "algorithm": job["ddp"]["algorithm"],
+        "ring_order": job["ddp"]["ring_order"] if ring else None,
+        "plan_sha256": run.get("plan_sha256"),
+        "model": job["model"]["kind"],
+        "compute": "paced" if job["pace"] else "real",
+    }
+
+
+def _times(figures: RunFigures, job: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "steps": len(figures.steps),
+        "warmup_steps": job["train"]["warmup_steps"],
+        "step_seconds": _spread_json(figures.step, "mean", "median", "p10", "p90", "n"),
+        "phase_seconds": {phase: (figures.phase_s or {}).get(phase) for phase in PHASES},
+        "comm_seconds": {
+            "work": figures.comm_work_s,
+            "busy": figures.comm_busy_s,
+            "exposed": (figures.phase_s or {}).get("comm_exposed"),
+            "straggler_wait": figures.straggler_wait_s,
+        },
+        "overlap_ratio": figures.overlap_ratio,
+        "baseline_step_seconds": _spread_json(figures.baseline, "median", "p10", "p90", "n"),
+        "communication_efficiency_ratio": figures.efficiency,
+        "scaling_efficiency_ratio": None,
+        "scaling_baseline": None,
+        "samples_per_second": figures.samples_per_s,
+    }
+
+
+def _bytes(figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
+    num_nodes, num_ranks = run["nnodes"], run["world_size"]
+    gradient_bytes = figures.gradient_bytes
+    algbw = (
+        gradient_bytes / figures.comm_busy_s
+        if gradient_bytes and figures.comm_busy_s and figures.communicated
+        else None
+    )
+    return {
+        "gradient_bytes": gradient_bytes,
+        "inter_node_bytes_per_step": busiest(figures.inter_node_bytes),
+        "inter_node_bytes_bound": (
+            None if gradient_bytes is None else 2 * (num_nodes - 1) / num_nodes * gradient_bytes
+        ),
+        "nic_tx_bytes_per_step": busiest(figures.nic_tx_bytes),
+        "algbw_bytes_per_second": algbw,
+        "busbw_bytes_per_second": (
+            algbw * 2 * (num_ranks - 1) / num_ranks if algbw and num_ranks > 1 else None
+        ),
+    }
+
+
+def _predicted(prediction: Mapping[str, Any] | None, figures: RunFigures) -> dict[str, Any]:
+    predicted_s = (prediction or {}).get("step_seconds")
+    measured = figures.step
+    return {
+        "step_seconds": predicted_s,
+        "comm_seconds": (prediction or {}).get("comm_seconds"),
+        "error_ratio": (
+            (predicted_s - measured.median) / measured.median if predicted_s and measured else None
+        ),
+    }
+
+
+def _spread_json(sample: Spread | None, *keys: str) -> dict[str, float | int | None]:
+    if sample is None:
+        return dict.fromkeys(keys) | ({"n": 0} if "n" in keys else {})
+    return {key: getattr(sample, key) for key in keys}
+
+
+def steps_csv(figures: RunFigures) -> str:
+    """One line per measured step: times in seconds, bytes sent by the busiest node."""
+    table = io.StringIO()
+    rows = [_csv_row(step) for step in figures.steps]
+    writer = csv.DictWriter(table, CSV_KEYS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
+
+
+def _csv_row(step: StepFigures) -> dict[str, float | int | None]:
+    return {
+        "step": step.step,
+        "step_s": step.step_s,
+        "slowest_rank": step.slowest_rank,
+        **{f"{phase}_s": step.phase_s[phase] for phase in PHASES},
+        "comm_work_s": step.comm_work_s,
+        "comm_busy_s": step.comm_busy_s,
+        "straggler_wait_s": step.straggler_wait_s,
+        "inter_node_bytes": busiest(step.inter_node_bytes),
+        "nic_tx_bytes": busiest(step.nic_tx_bytes),
+        "samples": step.samples,
+        "loss": step.loss,
+    }

@@ -1,0 +1,145 @@
+"""The step loop of one rank: what a step does, warm-up, and steps without network.
+
+Owns the order of things within a step and what a baseline block leaves untouched. Where the time
+of a step goes is measured by phases; nothing is written to disk here.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch._dynamo  # optimizers import it late; here the agent has it once, before it forks
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from ddp.executor import NoCollective
+from ddp.parallel import DistributedDataParallel
+from jobs.data import BatchSource, Position
+from jobs.derive import Interval
+from jobs.models import next_byte_loss
+from jobs.phases import NicCounters, StepClock
+from jobs.records import StepRecord
+from jobs.spec import TrainSpec
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adamw": partial(AdamW, fused=True),  # on CPU a third of the time of the plain one
+    "sgd": SGD,
+}
+
+
+def build_optimizer(spec: TrainSpec, model: nn.Module) -> Optimizer:
+    return OPTIMIZERS[spec.optimizer](model.parameters(), lr=spec.lr)
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step's record, and when backward of its last micro-step ran (the reduced one)."""
+
+    record: StepRecord
+    backward: Interval
+
+
+@dataclass
+class Trainer:
+    """Trains one rank, one step a call.
+
+    Loss is averaged over the micro-steps of a step; gradients are reduced with the last of them,
+    then clipped, then used.
+    """
+
+    ddp: DistributedDataParallel
+    optimizer: Optimizer
+    batches: BatchSource
+    spec: TrainSpec
+    batch_size: int
+    nic: NicCounters | None
+
+    def step(self, number: int) -> MeasuredStep:
+        clock = StepClock()
+        loss = sum(self._micro_step(clock, last) for last in self._micro_steps())
+        with clock.phase("optimizer"):
+            self._use_gradients()
+        clock.stop()
+        record = clock.record(
+            number,
+            self.ddp.communication(),
+            samples=self.batch_size * self.spec.accumulate,
+            loss=loss if math.isfinite(loss) else None,
+            nic_bytes=self.nic.since_last() if self.nic else None,
+        )
+        return MeasuredStep(record, clock.last("backward"))
+
+    def _micro_steps(self) -> Iterator[bool]:
+        return (index == self.spec.accumulate - 1 for index in range(self.spec.accumulate))
+
+    def _micro_step(self, clock: StepClock, last: bool) -> float:
+        with clock.phase("data"):
+            inputs, targets = self.batches.next()
+        with nullcontext() if last else self.ddp.no_sync():
+            with clock.phase("forward"):
+                loss = next_byte_loss(self.ddp(inputs), targets) / self.spec.accumulate
+            with clock.phase("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def _use_gradients(self) -> None:
+        if self.spec.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.ddp.parameters(), self.spec.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that training changes on one rank: parameters, buffers, optimizer, randomness, data."""
+
+    tensors: tuple[Tensor, ...]
+    optimizer: dict[str, Any]
+    random: Tensor
+    position: Position
+
+    @classmethod
+    def take(cls, trainer: Trainer) -> "Snapshot":
+        return cls(
+            tuple(tensor.clone() for tensor in _tensors(trainer.ddp.module)),
+            copy.deepcopy(trainer.optimizer.state_dict()),
+            torch.get_rng_state(),
+            trainer.batches.position,
+        )
+
+    def restore(self, trainer: Trainer) -> None:
+        for tensor, before in zip(_tensors(trainer.ddp.module), self.tensors, strict=True):
+            tensor.copy_(before)
+        trainer.optimizer.load_state_dict(copy.deepcopy(self.optimizer))
+        torch.set_rng_state(self.random)
+        trainer.batches.position = self.position
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, without their gradients and also those that are never saved."""
+    return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+
+
+def baseline_block(
+    trainer: Trainer,
+    num_steps: int,
+    barrier: Callable[[], None],
+    on_step: Callable[[MeasuredStep], None],
+) -> list[MeasuredStep]:
+    """Steps with nothing sent, all ranks starting together; afterwards all is as it was before."""
+    before = Snapshot.take(trainer)
+    measured = []
+    with trainer.ddp.reduce_with(NoCollective()):
+        for number in range(num_steps):
+            barrier()  # outside the clock: ranks must not pay for one another here
+            measured.append(trainer.step(number))
+            on_step(measured[-1])
+    before.restore(trainer)
+    if trainer.nic:
+        trainer.nic.since_last()  # what barriers sent belongs to no step
+    return measured

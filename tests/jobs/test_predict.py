@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ddp.calibrate import Calibration
+from ddp.cost import inter_node_bound
+from ddp.plan import BucketLayout, ReductionPlan
+from jobs.argument import NodeRates
+from jobs.predict import (
+    Compute,
+    ComputeStep,
+    predict,
+    priced_fabric,
+    slowest_rank,
+    write_prediction,
+)
+
+MB = 1_000_000
+NODE_OF = (0, 0, 1, 1)
+CALIBRATION = Calibration(alpha_inter_s=0.0, alpha_intra_s=0.0, intra_bytes_per_s=1e12)
+COMPUTE = Compute(
+    step_s=0.2, backward_s=0.12, bucket_bytes=(MB, MB), ready_s=(0.06, 0.12), num_steps=10
+)
+
+
+def rates(*bytes_per_s: float | None) -> list[NodeRates]:
+    return [
+        NodeRates(out_bytes_per_s=rate, in_bytes_per_s=rate, intra_bytes_per_s=None)
+        for rate in bytes_per_s
+    ]
+
+
+def plan(algorithm: str, num_buckets: int = 2, node_of: tuple[int, ...] = NODE_OF) -> ReductionPlan:
+    bucket = BucketLayout("float32", ("p",), (MB // 4,), 1)
+    return ReductionPlan(algorithm, "contiguous", 0, node_of, (bucket,) * num_buckets)
+
+
+def test_the_slowest_rank_and_the_middle_step_count() -> None:
+    def step(step_s: float, ready_s: float) -> ComputeStep:
+        return ComputeStep(step_s, step_s / 2, (8,), (ready_s,))
+
+    compute = slowest_rank(
+        [
+            [step(1.0, 0.1), step(2.0, 0.4), step(1.5, 0.2)],
+            [step(1.2, 0.3), step(1.1, 0.1), step(1.0, 0.1)],
+        ]
+    )
+    # the slowest of each step: 1.2 2.0 1.5, ready 0.3 0.4 0.2
+    assert compute == Compute(1.5, 0.75, (8,), (0.3,), 3)
+
+
+@pytest.mark.parametrize(("algorithm", "sent_share"), [("ring", 1.5), ("hierarchical", 1.0)])
+def test_the_link_sets_the_price(algorithm: str, sent_share: float) -> None:
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    prediction = predict(plan(algorithm), fabric, COMPUTE, overlap=True)
+    each_s = sent_share * MB / (20 * MB)
+    assert prediction["bucket_seconds"] == pytest.approx([each_s, each_s], rel=1e-3)
+    assert prediction["comm_seconds"] == pytest.approx(2 * each_s, rel=1e-3)
+    assert each_s * 20 * MB >= inter_node_bound(MB, 2)
+    exposed_s = max(0.12, 0.06 + each_s) + each_s - 0.12
+    assert prediction["exposed_seconds"] == pytest.approx(exposed_s, rel=1e-3)
+    assert prediction["step_seconds"] == pytest.approx(0.2 + exposed_s, rel=1e-3)
+    assert (
+        prediction["full_overlap_step_seconds"]
+        <= prediction["step_seconds"]
+        <= prediction["no_overlap_step_seconds"]
+    )
+
+
+def test_the_slower_node_is_the_bottleneck() -> None:
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 5 * MB), CALIBRATION)
+    assert fabric is not None
+    prediction = predict(plan("hierarchical"), fabric, COMPUTE, overlap=True)
+    assert prediction["bottleneck"]["node"] == 1
+    assert prediction["bottleneck"]["direction"] in ("out", "in")
+    json.dumps(prediction, allow_nan=False)
+
+
+def test_without_overlap_all_communication_comes_after_backward() -> None:
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    prediction = predict(plan("hierarchical"), fabric, COMPUTE, overlap=False)
+    assert prediction["step_seconds"] == pytest.approx(0.2 + 2 * 0.05, rel=1e-3)
+    assert prediction["step_seconds"] == prediction["no_overlap_step_seconds"]
+
+
+def test_nothing_sent_costs_nothing() -> None:
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    prediction = predict(plan("noop"), fabric, COMPUTE, overlap=True)
+    assert (prediction["step_seconds"], prediction["comm_seconds"]) == (0.2, 0.0)
+    assert prediction["bottleneck"] is None
+
+
+def test_the_backends_own_is_priced_as_a_ring_in_rank_order() -> None:
+    scattered = (0, 1, 0, 1)
+    fabric = priced_fabric(scattered, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    native = predict(plan("native", node_of=scattered), fabric, COMPUTE, overlap=True)
+    ring = predict(plan("ring", node_of=scattered), fabric, COMPUTE, overlap=True)
+    assert native["comm_seconds"] == pytest.approx(2 * ring["comm_seconds"])
+
+
+@pytest.mark.parametrize("links", [None, rates(20 * MB, None)])
+def test_what_was_not_measured_is_not_predicted(links: list[NodeRates] | None) -> None:
+    assert priced_fabric(NODE_OF, links, CALIBRATION) is None
+
+
+@pytest.mark.parametrize("node_of", [(0,), (0, 0, 0)])
+def test_one_node_needs_no_link(node_of: tuple[int, ...]) -> None:
+    fabric = priced_fabric(node_of, None, Calibration(None, None, None))
+    assert fabric is not None
+    prediction = predict(plan("hierarchical", node_of=node_of), fabric, COMPUTE, overlap=True)
+    assert prediction["step_seconds"] == pytest.approx(0.2)
+
+
+def test_the_file_says_what_it_was_made_from(tmp_path: Path) -> None:
+    links = rates(20 * MB, 20 * MB)
+    fabric = priced_fabric(NODE_OF, links, CALIBRATION)
+    assert fabric is not None
+    prediction = predict(plan("ring"), fabric, COMPUTE, overlap=True)
+    write_prediction(tmp_path, prediction, COMPUTE, links, CALIBRATION)
+    written = json.loads((tmp_path / "prediction.json").read_text())
+    assert [path.name for path in tmp_path.iterdir()] == ["prediction.json"]
+    assert written["step_seconds"] == prediction["step_seconds"]
+    assert written["inputs"]["compute"]["step_s"] == COMPUTE.step_s
+    assert written["inputs"]["links"][1]["out_bytes_per_s"] == 20 * MB
+    assert written["inputs"]["calibration"]["intra_bytes_per_s"] == 1e12
+
+
+def test_no_prediction_is_null_not_zero(tmp_path: Path) -> None:
+    write_prediction(tmp_path, None, COMPUTE, None, CALIBRATION)
+    written = json.loads((tmp_path / "prediction.json").read_text())
+    assert (written["step_seconds"], written["comm_seconds"]) == (None, None)

@@ -1,0 +1,47 @@
+"""What each rank is told, from the cluster and the job alone."""
+
+from typing import Any
+
+from cluster.nodes import Node
+from jobs.rankplan import RankPlan, Threads, choose_threads, measured_links
+from jobs.spec import JobSpec
+
+
+def test_threads_share_the_cores_unless_the_user_says() -> None:
+    assert choose_threads({}, 8, 4) == Threads(2, set_by_user=False)
+    assert choose_threads({}, 2, 4) == Threads(1, set_by_user=False)
+    assert choose_threads({"OMP_NUM_THREADS": "3"}, 2, 4) == Threads(3, set_by_user=True)
+
+
+def test_links_are_the_best_pair_of_each_node_both_ways() -> None:
+    def link(src: str, dst: str, mode: str, rate: float) -> dict[str, Any]:
+        return {"src": src, "dst": dst, "mode": mode, "measured_bytes_per_second": rate}
+
+    nodes = [Node(f"node{k}", k, "198.18.0.1", "eth0") for k in range(3)]
+    probe = {
+        "links": [
+            link("node0", "node1", "one_way", 24.0),
+            link("node0", "node1", "both_ways", 23.0),
+            link("node1", "node0", "both_ways", 22.0),
+            link("node2", "node0", "one_way", 6.0),
+            link("node0", "node0", "intra_node", 700.0),
+        ]
+    }
+    assert measured_links(None, nodes) is None
+    assert measured_links(probe, nodes) == [
+        {"out_bytes_per_s": 23.0, "in_bytes_per_s": 22.0, "intra_bytes_per_s": 700.0},
+        {"out_bytes_per_s": 22.0, "in_bytes_per_s": 23.0, "intra_bytes_per_s": None},
+        {"out_bytes_per_s": 6.0, "in_bytes_per_s": None, "intra_bytes_per_s": None},
+    ]
+
+
+def test_the_rendezvous_is_where_rank_0_is() -> None:
+    nodes = (Node("node0", 0, "198.18.0.10", "e"), Node("node1", 1, "198.18.0.11", "e"))
+    plan = RankPlan(JobSpec(name="ok"), (1, 0), nodes, 1, Threads(1, False), None)
+    ready = {0: {"port": 5000, "listen_fd": 3}, 1: {"port": 6000, "listen_fd": 4}}
+    orders = plan.start_orders("m:f", "/runs/x", "x", ready)
+    (first,), (second,) = orders[1]["ranks"], orders[0]["ranks"]
+    assert (first["rank"], first["argument"]["listen_fd"]) == (0, 4)
+    assert (second["rank"], second["argument"]["listen_fd"]) == (1, None)
+    assert first["env"]["MASTER_ADDR"] == second["env"]["MASTER_ADDR"] == "198.18.0.11"
+    assert first["env"]["MASTER_PORT"] == second["env"]["MASTER_PORT"] == "6000"

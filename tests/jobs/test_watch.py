@@ -1,0 +1,115 @@
+"""Which cause is named when a job ends badly, and how far its ranks were. No processes."""
+
+from typing import Any
+
+import pytest
+
+from jobs.progress import Progress
+from jobs.watch import Watch
+
+
+def watch_of(num_nodes: int = 2) -> Watch:
+    names = [f"node{k}" for k in range(num_nodes)]
+    return Watch(node_of=[0, 1], node_names=names, timeout_s=5.0, started_s=0.0)
+
+
+def message(rank: int, **data: Any) -> dict[str, Any]:
+    return {"event": "message", "rank": rank, "data": data}
+
+
+def phase(rank: int, name: str, done: int) -> dict[str, Any]:
+    return message(rank, kind="phase", phase=name, done=done, total=9)
+
+
+def test_a_signal_outranks_what_ranks_told_and_their_exits() -> None:
+    watch = watch_of()
+    watch.take(0, message(0, kind="failed", message="peer closed"), 1.0)
+    watch.take(0, {"event": "exit", "rank": 0, "status": 1, "signal": None}, 1.1)
+    watch.take(1, {"event": "exit", "rank": 1, "status": None, "signal": "SIGKILL"}, 1.2)
+    assert not watch.ended(1.5)  # the cause may still come
+    assert watch.ended(2.1)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message.startswith("rank 1 (node1) was killed by SIGKILL")
+
+
+def test_an_abort_is_what_follows_from_another_signal() -> None:
+    watch = watch_of()
+    watch.take(0, {"event": "exit", "rank": 0, "status": None, "signal": "SIGABRT"}, 1.0)
+    watch.take(1, {"event": "exit", "rank": 1, "status": None, "signal": "SIGKILL"}, 1.1)
+    cause = watch.cause()
+    assert cause is not None
+    assert "rank 1" in cause.message
+
+
+def test_an_exit_without_a_word_outranks_what_peers_told() -> None:
+    watch = watch_of()
+    watch.take(0, message(0, kind="failed", message="peer closed"), 1.0)
+    watch.take(0, {"event": "exit", "rank": 0, "status": 1, "signal": None}, 1.1)
+    watch.take(1, {"event": "exit", "rank": 1, "status": 3, "signal": None}, 1.2)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message.startswith("rank 1 (node1) ended with exit status 3")
+
+
+def test_ranks_that_do_not_get_on_are_named() -> None:
+    watch = watch_of()
+    for rank, done in ((0, 1), (1, 1), (0, 2)):
+        watch.take(rank, phase(rank, "train", done), 1.0)
+    assert not watch.ended(20.0)
+    assert watch.ended(21.1)  # 5 s timeout and 15 s of grace after the last report
+    cause = watch.cause()
+    assert cause is not None
+    assert "behind: rank 1 (node1) after train step 1" in cause.message
+
+
+def test_a_start_that_takes_too_long_names_the_silent_agent() -> None:
+    watch = watch_of()
+    watch.take(0, {"event": "ready", "port": 1, "listen_fd": 3, "cores": 2}, 1.0)
+    assert not watch.ended(89.0)
+    assert watch.ended(90.1)
+    cause = watch.cause()
+    assert cause is not None
+    assert "agent of node1: not started after 90 s" in cause.message
+
+
+def test_nothing_is_wrong_when_all_have_finished() -> None:
+    watch = watch_of()
+    for rank in (0, 1):
+        watch.take(rank, message(rank, kind="finished"), 1.0)
+        watch.take(rank, {"event": "exit", "rank": rank, "status": 0, "signal": None}, 1.1)
+        watch.take(rank, {"event": "done"}, 1.2)
+    assert watch.ended(1.3)
+    assert watch.cause() is None
+
+
+def test_progress_needs_every_rank() -> None:
+    progress = Progress(2, 10.0)
+
+    def report(rank: int, phase: str, done: int, now_s: float, loss: float | None = None) -> Any:
+        data = {"phase": phase, "done": done, "total": 4, "loss": loss, "step_s": 0.1}
+        return progress.take(rank, data, now_s)
+
+    assert report(0, "start", 1, 12.0) is None
+    assert not progress.started()
+    assert report(1, "start", 1, 13.0).elapsed_s == pytest.approx(3.0)
+    assert progress.started()
+    report(0, "train", 1, 14.0, 4.0)
+    assert report(1, "train", 1, 14.5, 3.0).loss == pytest.approx(3.5)
+    report(1, "train", 2, 15.0, 2.0)
+    assert progress.behind() == [0]
+    assert progress.place(1) == "after train step 2"
+    done = report(0, "train", 2, 15.5, 2.0)
+    assert (done.first_loss, done.loss) == (pytest.approx(3.5), pytest.approx(2.0))
+    assert done.remaining_s == pytest.approx(2.5)  # 2.5 s for two of four
+
+
+def test_a_lab_that_is_gone_as_a_whole_is_named() -> None:
+    watch = watch_of()
+    watch.take(0, {"event": "closed", "status": 137, "errors": ["nsenter: gone"]}, 1.0)
+    watch.take(1, {"event": "closed", "status": 137, "errors": []}, 1.1)
+    assert watch.ended(1.2)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message == "the lab is gone: every node ended at once"
+    assert (cause.fix, cause.seen) == (("make cluster-up",), "nsenter: gone")

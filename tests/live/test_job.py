@@ -1,0 +1,139 @@
+"""Whole jobs on a shaped lab: what people run first, and what they are told."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.live.lab import SMALL, TestLab, lab
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
+
+SCHEMAS = Path(__file__).parents[1] / "jobs" / "schemas"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
+    with lab(tmp_path_factory.mktemp("job"), "2x2", "--rate", "400mbit") as it:
+        yield it
+
+
+def test_hier_trains_and_leaves_a_whole_run_folder(measured: TestLab) -> None:
+    summary = measured.run("hier")
+    jsonschema.validate(summary, json.loads((SCHEMAS / "run.json").read_text()))
+    assert summary["status"] == "ok"
+    assert summary["ranks_agree"]
+    assert summary["loss_last"] < summary["loss_first"] - 0.5
+    assert summary["link"]["proof"] == "probed"
+    folder = measured.runs / summary["run_id"]
+    assert (measured.runs / "latest").resolve() == folder.resolve()
+    expected = {"run.json", "prediction.json", "summary.json", "steps.csv"}
+    expected |= {f"rank{rank}.{kind}" for rank in range(4) for kind in ("jsonl", "log")}
+    assert {path.name for path in folder.iterdir()} == expected
+    ends = [rank[-1] for rank in measured.records(summary["run_id"])]
+    assert {end["params_sha256"] for end in ends} == {summary["params_sha256"]}
+    first_measured = min(rank[0]["t_ns"] for rank in measured.steps(summary["run_id"]))
+    header = measured.records(summary["run_id"])[0][0]
+    written_ns = (folder / "prediction.json").stat().st_mtime_ns
+    assert written_ns - header["wall_ns"] < first_measured - header["monotonic_ns"]
+
+
+def test_communication_overlaps_backward_at_every_step(measured: TestLab) -> None:
+    """The first bucket has ended before the last gradient is ready, on every rank."""
+    summary = measured.run("hier", "train.steps=8", "pace={forward_ms: 20, backward_ms: 300}")
+    for steps in measured.steps(summary["run_id"]):
+        for record in steps:
+            buckets = record["buckets"]
+            assert len(buckets) >= 4
+            assert buckets[0]["end_ns"] < max(bucket["ready_ns"] for bucket in buckets)
+            starts = [bucket["start_ns"] for bucket in buckets]
+            assert starts == sorted(starts)
+
+
+def test_noop_ends_with_different_parameters_and_says_so(measured: TestLab) -> None:
+    summary = measured.run("noop", *SMALL, "train.steps=3")
+    assert summary["status"] == "ok"
+    assert summary["ranks_agree"] is False
+    ends = [rank[-1] for rank in measured.records(summary["run_id"])]
+    assert len({end["params_sha256"] for end in ends}) == 4
+    shown = measured.command(
+        "run", "noop", "--lab", measured.name, "--steps", "2", "--set", "pace=null"
+    )
+    assert shown.returncode == 0
+    assert "differ" in shown.stdout
+
+
+def test_replicas_that_differ_though_they_should_not_fail_the_run(measured: TestLab) -> None:
+    summary = measured.run("noop", *SMALL, "train.steps=2", "expects_divergence=false", ok=False)
+    assert summary["status"] == "failed"
+    assert "differ" in summary["error"]["message"]
+
+
+@pytest.mark.parametrize("job", ["ring", "ring-interleaved", "native", "hierarchical"])
+def test_every_algorithm_trains_to_the_same_loss(measured: TestLab, job: str) -> None:
+    summary = measured.run(job, *SMALL, "train.steps=4")
+    reference = measured.run("hier", *SMALL, "train.steps=4")
+    assert summary["ranks_agree"] and reference["ranks_agree"]
+    assert summary["loss_last"] == pytest.approx(reference["loss_last"], rel=1e-4)
+
+
+def test_the_same_job_twice_ends_with_the_same_bytes(measured: TestLab) -> None:
+    first, second = (measured.run("hier", *SMALL, "train.steps=4") for _ in range(2))
+    assert first["plan_sha256"] == second["plan_sha256"]
+    assert first["params_sha256"] == second["params_sha256"]
+
+
+def test_probe_json_keeps_its_contract(measured: TestLab) -> None:
+    done = measured.command("probe", "--lab", measured.name, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, json.loads((SCHEMAS / "probe.json").read_text()))
+    assert report["ok"]
+    modes = sorted({link["mode"] for link in report["links"]})
+    assert modes == ["both_ways", "intra_node", "one_way"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "heir"], "hier"),
+        (["run", "hier", "--rate", "50mbit"], "400mbit"),
+        (["run", "hier", "--set", "train.step=3"], "train.steps"),
+        (["run", "hier", "--set", "train.lr=fast"], "train.lr"),
+        (["run", "hier", "--set", "ddp.algorithm=rnig"], "ring"),
+        (["run", "hier", "--data", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["up", "--cluster", "3x"], "2x2"),
+        (["up", "--rate", "1gbps"], "1gbit"),
+        (["up", "--rate", "0mbit"], "0mbit"),
+        (["up", "--cluster", "2x4"], "2x2"),
+    ],
+)
+def test_bad_input_is_told_with_its_fix(measured: TestLab, words: list[str], told: str) -> None:
+    runs_before = sorted(path.name for path in measured.runs.iterdir())
+    done = measured.command(*words, "--lab", measured.name)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert sorted(path.name for path in measured.runs.iterdir()) == runs_before
+    as_json = measured.command(*words, "--lab", measured.name, "--json")
+    error = json.loads(as_json.stdout)
+    jsonschema.validate(error, json.loads((SCHEMAS / "error.json").read_text()))
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_data_too_short_to_train_on(measured: TestLab, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "data.txt"
+    file.write_bytes(content)
+    done = measured.command("run", "hier", "--lab", measured.name, "--data", str(file))
+    assert done.returncode == 1
+    assert "data.txt" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_run_without_a_lab_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    done = TestLab("nobody", tmp_path).command("run", "hier", "--lab", "nobody")
+    assert done.returncode == 1
+    assert "make cluster-up LAB=nobody" in done.stderr

@@ -1,0 +1,109 @@
+"""The time is true: a delay put into one place moves exactly that field of the records.
+
+The one kind of test that asserts time (one-sidedly: at least most of the delay, and no other field
+by as much).
+"""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.live.lab import TestLab, lab
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+
+DELAY_S = 0.2
+MOST = 0.9 * DELAY_S
+LITTLE = 0.5 * DELAY_S
+PHASES = ("data_s", "forward_s", "backward_s", "comm_exposed_s", "optimizer_s", "other_s")
+SETTINGS = (
+    "model.layers=2",
+    "model.width=64",
+    "pace={forward_ms: 20, backward_ms: 40}",
+    "train.steps=7",
+    "train.warmup_steps=1",
+)
+
+Steps = list[list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
+    with lab(tmp_path_factory.mktemp("time"), "2x2", "--rate", "1gbit", "--no-probe") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def undisturbed(two_nodes: TestLab) -> Steps:
+    return two_nodes.steps(two_nodes.run("hier", *SETTINGS)["run_id"])
+
+
+def run(it: TestLab, where: str) -> Steps:
+    inject = f"inject={{{where}, ms: {DELAY_S * 1000:g}}}"
+    return it.steps(it.run("hier", *SETTINGS, inject)["run_id"])
+
+
+def typical(steps: Steps, rank: int, field: str) -> float:
+    return median(record[field] for record in steps[rank])
+
+
+def moved(before: Steps, after: Steps, rank: int) -> dict[str, float]:
+    """By how much each phase of a rank changed."""
+    return {f: typical(after, rank, f) - typical(before, rank, f) for f in PHASES}
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+def test_a_delay_in_a_phase_of_all_ranks_moves_that_phase(
+    two_nodes: TestLab, undisturbed: Steps, phase: str
+) -> None:
+    disturbed = run(two_nodes, f"phase: {phase}")
+    for rank in range(4):
+        change = moved(undisturbed, disturbed, rank)
+        assert change.pop(f"{phase}_s") > MOST, rank
+        assert max(change.values()) < LITTLE, (rank, change)
+
+
+def test_a_delay_in_a_bucket_moves_that_bucket_and_what_is_exposed(
+    two_nodes: TestLab, undisturbed: Steps
+) -> None:
+    disturbed = run(two_nodes, "phase: bucket, bucket: 0")
+    for rank in range(4):
+        change = moved(undisturbed, disturbed, rank)
+        assert change.pop("comm_exposed_s") > LITTLE, rank  # the rest hides behind backward
+        assert max(change.values()) < LITTLE, (rank, change)
+        assert bucket_s(disturbed, rank, 0) - bucket_s(undisturbed, rank, 0) > MOST
+        for index in range(1, len(disturbed[rank][0]["buckets"])):
+            assert bucket_s(disturbed, rank, index) - bucket_s(undisturbed, rank, index) < LITTLE
+
+
+def test_a_slow_rank_is_named_by_the_others_waiting(two_nodes: TestLab, undisturbed: Steps) -> None:
+    summary = two_nodes.run(
+        "hier", *SETTINGS, f"inject={{phase: forward, rank: 2, ms: {DELAY_S * 1000:g}}}"
+    )
+    disturbed = two_nodes.steps(summary["run_id"])
+    change = moved(undisturbed, disturbed, 2)
+    assert change.pop("forward_s") > MOST
+    assert max(change.values()) < LITTLE, change
+    for rank in (0, 1, 3):
+        change = moved(undisturbed, disturbed, rank)
+        assert change.pop("comm_exposed_s") > MOST, rank
+        assert max(change.values()) < LITTLE, (rank, change)
+    # three of four ranks wait for the fourth
+    assert summary["comm_seconds"]["straggler_wait"] > 0.75 * MOST
+    assert "slower rank" in summary["bottleneck"] and "rank 2" in summary["bottleneck"]
+
+
+def test_every_step_adds_up(undisturbed: Steps) -> None:
+    for steps in undisturbed:
+        for record in steps:
+            assert sum(record[f] for f in PHASES) == pytest.approx(record["step_s"], abs=1e-9)
+            assert record["other_s"] > -1e-6
+            waited = sum(end - start for start, end in record["exposed"]) / 1e9
+            assert waited == pytest.approx(record["comm_exposed_s"], abs=1e-6)
+
+
+def bucket_s(steps: Steps, rank: int, index: int) -> float:
+    buckets = [record["buckets"][index] for record in steps[rank]]
+    return median((bucket["end_ns"] - bucket["start_ns"]) / 1e9 for bucket in buckets)
