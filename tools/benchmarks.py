@@ -1,0 +1,163 @@
+"""`make benchmarks`: how fast the lab is, printed as the tables of docs/benchmarks.md.
+
+Makes a lab of its own and takes it down; needs some minutes and a machine that does nothing else.
+"""
+
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cluster.errors import NoLab
+from cluster.lab import Lab, bring_up, take_down
+from cluster.spec import load_cluster
+from jobs.agents import Agents
+from jobs.launch import plan_ranks
+from jobs.rankplan import RankPlan
+from jobs.records import read_records, records_path
+from jobs.runinfo import PROJECT, num_cores
+from jobs.spec import load_job
+from tools.allreduce_rank import ALGORITHMS, ROUNDS, SIZE_BYTES
+
+LAB = "benchmarks"
+REPEATS = 5
+RESULT_TIMEOUT_S = 300.0
+
+
+def main() -> None:
+    print(f"Measured {date.today()}: {machine()}. By `make benchmarks`.\n")
+    print("| what | target | measured (median; all) |\n|---|---|---|")
+    try:
+        for line in command_lines():
+            print(line, flush=True)
+        print(f"\n16 MiB of float32, 2x2 at 400mbit, algorithms in turn, {ROUNDS} rounds:\n")
+        print("| algorithm | ms: median (p10 - p90) | times as fast as native | target |")
+        print("|---|---|---|---|")
+        for line in allreduce_lines():
+            print(line)
+    finally:
+        down()
+
+
+def machine() -> str:
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    memory_gib = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+    cpu = names[0] if names else platform.machine()
+    return f"{num_cores()} cores ({cpu}), {memory_gib:.0f} GiB, Linux {platform.release()}"
+
+
+def down() -> None:
+    with suppress(NoLab):
+        take_down(LAB)
+
+
+def ddplab(*words: str, cwd: str | None = None) -> float:
+    """Seconds the command takes, as a person waits for it."""
+    start_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"ddplab {' '.join(words)}: {done.stderr}")
+    return time.monotonic() - start_s
+
+
+def command_lines() -> list[str]:
+    rows: dict[tuple[str, str], list[float]] = {}
+
+    def add(what: str, target: str, seconds: float) -> None:
+        rows.setdefault((what, target), []).append(seconds)
+
+    down()
+    for _ in range(REPEATS):
+        add("`ddplab --help`", "0.3 s", ddplab("--help"))
+        up_s = ddplab("up", "--lab", LAB, "--no-probe")
+        add("`cluster-up` of 2x2 without the probe", "2 s", up_s)
+        add("the probe of 2x2", "6 s", ddplab("probe", "--lab", LAB))
+        with TemporaryDirectory() as folder:
+            add("`make run JOB=hier` to its first step", "10 s", first_step_s(folder))
+        add("`cluster-down`", "1 s", ddplab("down", "--lab", LAB))
+    return [
+        f"| {what} | under {target} | {statistics.median(s):.2f} s; "
+        f"{', '.join(f'{each:.2f}' for each in s)} |"
+        for (what, target), s in rows.items()
+    ]
+
+
+def first_step_s(folder: str) -> float:
+    """From the command to the start of the first training step, the warm-up's."""
+    start_ns = time.monotonic_ns()
+    ddplab("run", "hier", "--lab", LAB, "--steps", "2", cwd=folder)
+    header = read_records(records_path(Path(folder) / "runs" / "latest", 0)).header
+    assert header is not None
+    return float(header["monotonic_ns"] - start_ns) / 1e9
+
+
+def allreduce_lines() -> list[str]:
+    lab = bring_up(load_cluster("2x2", "400mbit"), LAB)
+    assert lab.probe is not None
+    measured = [
+        link["measured_bytes_per_second"]
+        for link in lab.probe.to_json()["links"]
+        if link["mode"] == "both_ways"
+    ]
+    wire_s = SIZE_BYTES / min(measured)  # 2(M-1)/M of the bytes, and M is 2
+    ranks = run_ranks(plan_ranks(load_job("hier"), lab), lab)
+    wrong = sum(rank["num_wrong"] for rank in ranks)
+    lines = []
+    native_s: Sequence[float] = ()
+    for name in ALGORITHMS:
+        rounds_s = [max(each) for each in zip(*(r["times_s"][name] for r in ranks), strict=True)]
+        native_s = native_s or rounds_s
+        deciles = statistics.quantiles(rounds_s, n=10)
+        gain = statistics.median(n / own for n, own in zip(native_s, rounds_s, strict=True))
+        target = {"native": "", "ring": "at least 0.9", "hierarchical": "at least 1.3"}[name]
+        lines.append(
+            f"| {name} | {statistics.median(rounds_s) * 1e3:.0f} "
+            f"({deciles[0] * 1e3:.0f} - {deciles[-1] * 1e3:.0f}) | {gain:.2f} | {target} |"
+        )
+    ceiling = statistics.median(native_s) / wire_s
+    lines.append(f"| no algorithm can be faster than | {wire_s * 1e3:.0f} | {ceiling:.2f} | |")
+    return [*lines, "", f"Wrong sums: {wrong} (every rank and round against exact integers)."]
+
+
+def run_ranks(plan: RankPlan, lab: Lab) -> list[dict[str, Any]]:
+    """What every rank measured, by rank."""
+    ready: dict[int, Any] = {}
+    preload = ("torch", "tools.allreduce_rank")
+    environment = plan.threads.environment()
+    with Agents(lab.nodes, plan.used_nodes, preload, environment, cwd=str(PROJECT)) as agents:
+        deadline_s = time.monotonic() + RESULT_TIMEOUT_S
+        while (event := agents.next_event(deadline_s - time.monotonic())) is not None:
+            node, content = event
+            if content["event"] == "ready":
+                ready[node] = content
+                if len(ready) == len(plan.used_nodes):
+                    orders = plan.start_orders("tools.allreduce_rank:main", "", LAB, ready)
+                    for each, order in orders.items():
+                        agents.send(each, order)
+            elif content["event"] == "message":
+                ranks: list[dict[str, Any]] = content["data"]["ranks"]
+                return ranks
+            elif content["event"] in ("closed", "error", "exit"):
+                raise SystemExit(f"the benchmark's ranks ended early: {content}")
+    raise SystemExit(f"no result within {RESULT_TIMEOUT_S:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""VERBS: every word of the Makefile, the variables it takes, and the ddplab command it stands for.
+
+Pure data and text. Does not know how variables are read or how the environment is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """One target; `layer` is the environment it needs: "", "run", or "dev" with the checkers.
+
+    It stands for `command`, a program of the environment, or for `module`, run as python -m.
+    """
+
+    summary: str
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    layer: str = "run"
+    command: tuple[str, ...] = ()
+    module: str = ""
+
+
+_CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
+
+VERBS: dict[str, Verb] = {
+    "cluster-up": Verb(
+        "start the lab and measure its links",
+        ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE"),
+        command=("ddplab", "up"),
+    ),
+    "run": Verb(
+        "train on it; see where a step's time goes",
+        ("JOB", "STEPS", "SET", "DATA", "LAB", "RATE"),
+        ("JOB",),
+        command=("ddplab", "run"),
+    ),
+    "runs": Verb("list the runs kept in runs/", command=("ddplab", "runs")),
+    "cluster-status": Verb("what is up now", ("LAB",), command=("ddplab", "status")),
+    "cluster-down": Verb("stop the lab", ("LAB",), command=("ddplab", "down")),
+    "cluster-probe": Verb("measure the links again", ("LAB",), command=("ddplab", "probe")),
+    "runs-clean": Verb(
+        "delete all runs but the newest KEEP",
+        ("KEEP",),
+        ("KEEP",),
+        command=("ddplab", "runs-clean"),
+    ),
+    "setup": Verb("make the environment now, or another one", _CHOICES),
+    "test": Verb("run the tests", _CHOICES, layer="dev", command=("pytest",)),
+    "check": Verb(
+        "format, lint, types, imports, sizes", _CHOICES, layer="dev", module="tools.check"
+    ),
+    "benchmarks": Verb("time the lab: docs/benchmarks.md's tables", module="tools.benchmarks"),
+    "help": Verb("this list", layer=""),
+}
+NUM_FIRST = 5
+"""So many verbs at the head of VERBS are the ones that matter to somebody new."""
+
+VARIABLES: dict[str, str] = {
+    "CLUSTER": "{clusters}, or a file",
+    "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
+    "BACKEND": "what nodes are made of: netns (network namespaces)",
+    "LAB": "a name, to have several labs side by side",
+    "PRIVILEGE": "sudo: where an ordinary user may not make network namespaces",
+    "JOB": "{jobs}, or a file",
+    "STEPS": "how many steps are measured",
+    "SET": 'change keys of the job: SET="train.lr=0.01 pace=null"',
+    "DATA": "a text file or a folder of them to train on",
+    "KEEP": "how many runs to keep",
+    "TORCH": "another PyTorch, as for pip: TORCH=torch==2.12.0; TORCH=default: back to ours",
+    "TORCH_INDEX_URL": "where to get PyTorch from: a mirror, or another build's index",
+    "PYTHON": "the Python to build the environment with",
+}
+
+EXAMPLES = {"JOB": "hier", "KEEP": "10"}
+"""For the variables that a verb cannot do without."""
+
+_OPTIONS = ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE", "STEPS", "DATA", "KEEP")
+
+
+def arguments(verb: str, given: Mapping[str, str]) -> list[str]:
+    """The command `verb` stands for; each value is one argument, whatever characters are in it."""
+    words = list(VERBS[verb].command)
+    words += [f"--{name.lower()}={given[name]}" for name in _OPTIONS if name in given]
+    words += [f"--set={setting}" for setting in split_settings(given.get("SET", ""))]
+    return [*words, "--", given["JOB"]] if "JOB" in given else words
+
+
+def split_settings(text: str) -> list[str]:
+    """`a.b=1 c={d: 2, e: 3} f=x y` is three settings: one begins where a word has a `=`."""
+    settings: list[str] = []
+    for word in text.strip().split(" "):
+        name, equals, _ = word.partition("=")
+        begins = equals and name.replace(".", "").replace("_", "").isalnum()
+        if begins or not settings:
+            settings.append(word)
+        else:
+            settings[-1] += " " + word
+    return [setting.strip() for setting in settings if setting.strip()]
+
+
+def help_screen(root: Path) -> str:
+    """All verbs, a line each, the first five apart, then the variables."""
+    lines = ["ddplab: a small cluster on this machine, with links as slow as you ask", ""]
+    for number, (name, verb) in enumerate(VERBS.items()):
+        if number == NUM_FIRST:
+            lines.append("")
+        word = "run JOB=hier" if name == "run" else name
+        lines.append(f"  make {word:15} {verb.summary:42} {' '.join(verb.takes)}".rstrip())
+    lines += ["", "variables, typed behind the word (NAME=value):"]
+    lines += [f"  {name:16} {meaning(name, root)}" for name in VARIABLES]
+    return "\n".join(lines)
+
+
+def meaning(name: str, root: Path) -> str:
+    """What a variable means, with the names that lie ready for it."""
+    known = {"clusters": catalog(root, "cluster"), "jobs": catalog(root, "jobs")}
+    return VARIABLES[name].format(**known)
+
+
+def catalog(root: Path, package: str) -> str:
+    """The names of what lies ready in a package's catalog, such as "2x2 2x4"."""
+    return " ".join(sorted(file.stem for file in (root / package / "catalog").glob("*.yaml")))
