@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.errors import ShapingError
 from cluster.spec import LinkSpec, LinksSpec
-from cluster.units import format_duration, format_rate
+from cluster.units import format_duration
 
 MIN_BURST_BYTES = 128 * 1024
 """Above the largest packet that segmentation offload builds (64 KiB and headers), which tbf would
@@ -169,11 +169,3 @@ def _differs(where: str, asked: str, held: str) -> ShapingError:
         "look at it with: tc qdisc show; report it with the kernel and iproute2 versions",
         seen=f"asked: {asked}; read back: {held}",
     )
-
-
-def describe_link(link: LinkSpec) -> str:
-    """`200mbit`, and delay and loss where there are any."""
-    parts = [format_rate(link.rate_bits_per_s)]
-    parts += [f"delay {format_duration(link.delay_s)}"] if link.delay_s else []
-    parts += [f"loss {link.loss_ratio:.3%}"] if link.loss_ratio else []
-    return ", ".join(parts)

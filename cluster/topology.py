@@ -4,7 +4,7 @@ Nodes are named network namespaces inside the holder; each has one NIC, joined t
 holder's own namespace by a bridge. Addresses come from the benchmark range 198.18.0.0/15.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
@@ -82,7 +82,7 @@ def route_command(node: Node, network: FabricNetwork) -> list[str]:
     return ["ip", "-n", node.name, "-j", "route", "show", str(network.subnet)]
 
 
-def pinned_congestion_control(routes: list[Mapping[str, Any]]) -> str | None:
+def pinned_congestion_control(routes: Sequence[Mapping[str, Any]]) -> str | None:
     """What the fabric's route is pinned to, from the answer to `route_command`."""
     for route in routes:
         for metric in route.get("metrics", ()):
@@ -91,7 +91,7 @@ def pinned_congestion_control(routes: list[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def require_pinned(node: Node, routes: list[Mapping[str, Any]]) -> None:
+def require_pinned(node: Node, routes: Sequence[Mapping[str, Any]]) -> None:
     """Raises ShapingError unless the node's fabric route is pinned."""
     held = pinned_congestion_control(routes)
     if held != CONGESTION_CONTROL:

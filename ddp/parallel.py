@@ -98,7 +98,8 @@ class DistributedDataParallel(nn.Module):
         self._group = membership.connect()
         self._group.broadcast_bytes(self._state())
         self._reducer = self._make_reducer(
-            self._make_collective(algorithm), FirstCause(membership.store)
+            self._make_collective(algorithm),
+            FirstCause(membership.store, membership.rank, membership.size),
         )
         self._in_no_sync = False
 
@@ -158,7 +159,7 @@ class DistributedDataParallel(nn.Module):
 
     def calibrate(self) -> Calibration:
         """Measure this fabric through the executor; every rank must call it, between steps."""
-        with self._between_steps():
+        with self._between_steps("calibration"):
             transport = P2PTransport(self._group)
             return calibrate(transport, self._rank, self._fabric, self._options.timeout_s)
 
@@ -230,11 +231,11 @@ class DistributedDataParallel(nn.Module):
         recomputing = torch._C._current_graph_task_id() != -1  # a checkpoint's second forward
         buffers = list(self.module.buffers())
         if self._options.broadcast_buffers and buffers and not local and not recomputing:
-            with self._between_steps():
+            with self._between_steps("buffers from rank 0"):
                 self._group.broadcast_bytes(buffers)
 
     @contextmanager
-    def _between_steps(self) -> Iterator[None]:
+    def _between_steps(self, what: str) -> Iterator[None]:
         """Communication outside a backward: exposed, and fatal where it fails."""
         failure: str | None = None
         with self._reducer.exposed():
@@ -243,7 +244,7 @@ class DistributedDataParallel(nn.Module):
             except TransportError as exc:
                 failure = str(exc)
         if failure is not None:
-            raise self._reducer.fail(f"between two steps: {failure}")
+            raise self._reducer.fail(f"{what}, between two steps: {failure}")
 
     def _check_trainable(self) -> None:
         for name, parameter in self.module.named_parameters():

@@ -134,8 +134,7 @@ class Reducer:
             with suppress(ReductionFailed):
                 self._finish()
         if self._dead is None:
-            self._dead = self._first_cause.publish(f"rank {self._rank}: {reason}")
-        self._on_failure()
+            self._die(self._first_cause.publish(f"rank {self._rank}: {reason}"))
         return ReductionFailed(self._dead)
 
     def close(self) -> None:
@@ -225,6 +224,12 @@ class Reducer:
             self._poison(self._unused(current))
         self._finish()
 
+    def _die(self, reason: str) -> None:
+        if self._dead is None:
+            self._on_failure()
+            self._first_cause.settle()
+        self._dead = reason
+
     def _unused(self, current: _Round) -> str:
         names = [slot.name for slot in self._slots if slot.name not in current.ready]
         listed = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
@@ -245,8 +250,7 @@ class Reducer:
         if failure is None and current.poisoned:  # a collective that tells nobody
             failure = self._first_cause.read() or "this rank gave up"
         if failure is not None:
-            self._dead = failure
-            self._on_failure()
+            self._die(failure)
             raise ReductionFailed(failure)
         if not self._as_view:
             for slot in self._slots:

@@ -28,7 +28,14 @@ from jobs.inject import Delay
 from jobs.models import ByteGpt, build_model
 from jobs.pace import Pace
 from jobs.phases import NicCounters
-from jobs.predict import ComputeStep, predict, priced_fabric, slowest_rank, write_prediction
+from jobs.predict import (
+    Compute,
+    ComputeStep,
+    predict,
+    priced_fabric,
+    slowest_rank,
+    write_prediction,
+)
 from jobs.records import RecordWriter, StepRecord
 from jobs.rendezvous import agree_on_data, rendezvous
 from jobs.train import MeasuredStep, Trainer, baseline_block, build_optimizer
@@ -127,16 +134,17 @@ class RankRun:
         own = [asdict(compute_step(measured)) for measured in baseline]
         ranks: list[Any] = [None] * self.told.world_size
         dist.all_gather_object(ranks, own)
-        if self.told.rank != 0:
-            return
-        compute = slowest_rank([[ComputeStep(**step) for step in steps] for steps in ranks])
-        fabric = priced_fabric(self.told.node_of, self.told.links, self.calibration)
-        overlap = self.told.job.ddp.overlap
-        prediction = (
-            predict(self.trainer.ddp.plan, fabric, compute, overlap=overlap) if fabric else None
-        )
-        run_dir = Path(self.told.run_dir)
-        write_prediction(run_dir, prediction, compute, self.told.links, self.calibration)
+        if self.told.rank == 0:
+            steps = [[ComputeStep(**step) for step in steps] for steps in ranks]
+            self._write_prediction(slowest_rank(steps))
+        dist.barrier()  # no rank begins what was predicted before the prediction stands
+
+    def _write_prediction(self, compute: Compute) -> None:
+        told = self.told
+        fabric = priced_fabric(told.node_of, told.links, self.calibration)
+        plan, overlap = self.trainer.ddp.plan, told.job.ddp.overlap
+        prediction = predict(plan, fabric, compute, overlap=overlap) if fabric else None
+        write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
 
     def _finish(self, records: list[StepRecord]) -> None:
         nic = self.trainer.nic

@@ -1,1 +1,1 @@
-""""""
+"""Ready-made clusters, one file each."""

@@ -22,7 +22,7 @@ SETTINGS = (
     "model.layers=2",
     "model.width=64",
     "pace={forward_ms: 20, backward_ms: 40}",
-    "train.steps=7",
+    "train.steps=5",
     "train.warmup_steps=1",
 )
 
@@ -88,10 +88,11 @@ def test_a_slow_rank_is_named_by_the_others_waiting(two_nodes: TestLab, undistur
     assert max(change.values()) < LITTLE, change
     for rank in (0, 1, 3):
         change = moved(undisturbed, disturbed, rank)
-        assert change.pop("comm_exposed_s") > MOST, rank
+        # what a rank waited before is gone: it now waits for rank 2 and for nothing else
+        assert change.pop("comm_exposed_s") > 0.7 * DELAY_S, rank
         assert max(change.values()) < LITTLE, (rank, change)
     # three of four ranks wait for the fourth
-    assert summary["comm_seconds"]["straggler_wait"] > 0.75 * MOST
+    assert summary["comm_seconds"]["straggler_wait"] > 0.75 * 0.7 * DELAY_S
     assert "slower rank" in summary["bottleneck"] and "rank 2" in summary["bottleneck"]
 
 
