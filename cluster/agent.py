@@ -3,7 +3,8 @@
 `python -m cluster.agent --node node0 --address 198.18.0.10 --preload torch`, one per node. JSON
 lines both ways. Standard input: `{"op": "start", "target": "package.module:function", "ranks":
 [{"rank", "local_rank", "env", "argument"}]}`; its end kills every rank and what they started.
-Standard output: events `ready, preloaded, started, log, message, exit, done, error`.
+Standard output: events `ready, preloaded, started, log, message, stopped, continued, exit, done,
+error`.
 
 Ranks are forked after the preload, so that they share what was imported; nothing here starts a
 thread. Standard library only. What happens inside a rank is `cluster.rank_process`'s matter.
@@ -27,6 +28,7 @@ from functools import partial
 from typing import Any
 
 from cluster.descendants import adopt_orphans, kill_descendants
+from cluster.input_end import ending_with_input
 from cluster.lines import LineReader, Outbox
 from cluster.rank_process import RankStart, become_rank
 
@@ -71,7 +73,8 @@ class Agent:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             self._announce()
-            self._preload(preload)
+            with ending_with_input():
+                self._preload(preload)
             self._selector.register(0, selectors.EVENT_READ, self._read_commands)
             self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
             while self._serving:
@@ -216,10 +219,14 @@ class Agent:
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                pid, status = ended
+            while (seen := os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)) != (0, 0):
+                pid, status = seen
                 rank = self._ranks.get(pid)
-                if rank is not None:
+                if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                    if rank is not None:
+                        event = "stopped" if os.WIFSTOPPED(status) else "continued"
+                        self._say(event, rank=rank.number)
+                elif rank is not None:
                     rank.wait_status, rank.ended_s = status, time.monotonic()
                     with suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)

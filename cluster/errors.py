@@ -61,6 +61,19 @@ class UnitError(ClusterError, ValueError):
 
     kind = "bad_value"
 
+    def __init__(
+        self,
+        message: str,
+        rule: str | None = None,
+        fix: str | Sequence[str] | None = None,
+        *,
+        seen: str | None = None,
+        below: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, rule, fix, seen=seen)
+        self.below = below
+        """The keys that lead from what was checked to what is wrong in it."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -72,9 +85,12 @@ class Fault:
     rule: str | None = None
     fix: str | None = None
 
+    @property
+    def headline(self) -> str:
+        return ": ".join(part for part in (self.where, self.key, self.message) if part)
+
     def __str__(self) -> str:
-        head = f"{self.where}: {self.key}: " if self.key else f"{self.where}: "
-        return head + "; ".join(part for part in (self.message, self.rule, self.fix) if part)
+        return "; ".join(part for part in (self.headline, self.rule, self.fix) if part)
 
 
 class SpecError(ClusterError):
@@ -84,7 +100,11 @@ class SpecError(ClusterError):
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
-        super().__init__("\n".join(str(fault) for fault in faults))
+        if len(self.faults) == 1:
+            (fault,) = self.faults
+            super().__init__(fault.headline, fault.rule, fault.fix)
+        else:
+            super().__init__("\n".join(str(fault) for fault in faults))
 
 
 class LabError(ClusterError):

@@ -25,6 +25,8 @@ from cluster.refusals import SETTINGS, explain_refusal, setting_path
 START_TIMEOUT_S = 10.0
 SUDO_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
+CLIENTS_S = 0.5  # how long those who entered have for leaving by themselves
+_PF_EXITING = 0x4
 PACKAGES = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
@@ -63,6 +65,15 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def _is_ending(pid: int) -> bool:
+    """Whether a process was killed already, and only waits for what lived below it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ProcessLookupError):
+        return True
+    return bool(int(fields[6]) & _PF_EXITING)
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -92,7 +103,9 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        return self.boot == boot_id() and start_ticks(self.pid) == self.pid_ticks
+        if self.boot != boot_id() or start_ticks(self.pid) != self.pid_ticks:
+            return False
+        return not _is_ending(self.pid)
 
     def enter(self, argv: Sequence[str]) -> list[str]:
         """The command that runs `argv` in the lab, as its root."""
@@ -111,19 +124,36 @@ class Holder:
                     if start_ticks(pid) != ticks:
                         continue
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
-                    self._wait(handle, pid)
+                    if not _ended(handle, CLIENTS_S):
+                        self._kill_clients()
+                        self._wait(handle, pid)
                 finally:
                     os.close(handle)
 
+    def _kill_clients(self) -> None:
+        """Who entered the lab and does not collect its dead child, because it was stopped, say:
+        the kernel keeps the holder until that is done."""
+        entered = [b"-t", str(self.pid).encode()]
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"nsenter") and words[1:3] == entered:
+                    os.kill(int(entry.name), signal.SIGKILL)
+
     def _wait(self, handle: int, pid: int) -> None:
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        if not poller.poll(END_TIMEOUT_S * 1000):
+        if not _ended(handle, END_TIMEOUT_S):
             raise HostError(
                 f"process {pid}, in which the lab lives, was killed and is still there",
                 f"waited {END_TIMEOUT_S:g} s for it to end",
                 f"look at what it waits for: cat /proc/{pid}/wchan",
             )
+
+
+def _ended(handle: int, timeout_s: float) -> bool:
+    """Whether the process of this pidfd ends in time."""
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def start_holder(directory: Path, privilege: str) -> tuple[Holder, socket.socket]:
@@ -199,7 +229,8 @@ def _run_starter(directory: Path, privilege: str) -> None:
 def _unshare() -> list[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return [tool("unshare"), *user, *spaces, "--uts", "--ipc"]
+    # what is mounted here later is seen in the lab, and what is unmounted is not kept busy by it
+    return [tool("unshare"), *user, *spaces, "--uts", "--ipc", "--propagation", "slave"]
 
 
 def _elevation() -> list[str]:

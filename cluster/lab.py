@@ -6,16 +6,16 @@ matter; where state lies is `cluster.state`'s.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.backends import AUTO, BACKENDS, choose_backend
-from cluster.errors import ClusterError, LabBusy, LabExists, NoLab
+from cluster.errors import ClusterError, LabError, LabExists, NoLab
 from cluster.nodes import Backend, Shapeable
 from cluster.probe import ProbeReport, require_carried, run_probe
 from cluster.spec import ClusterSpec
-from cluster.state import LabDirectory
+from cluster.state import LabDirectory, Use
 from cluster.yamlfile import nearest
 
 PRIVILEGES = ("none", "sudo")
@@ -54,15 +54,21 @@ class Lab:
 
 
 def open_lab(name: str = DEFAULT_LAB) -> Lab:
-    """The lab that is up under this name. Raises NoLab; what a dead lab left is removed."""
+    """The lab that is up under this name; what a dead lab left is removed.
+
+    Raises NoLab, and LabBusy while another command brings it up.
+    """
     directory = LabDirectory.of(name)
     try:
         return _read(directory)
     except NoLab:
-        if directory.path.is_dir():
-            with suppress(LabBusy), directory.locked(timeout_s=0):
-                if _read_or_clear(directory) is None:
-                    directory.remove()
+        if not directory.path.is_dir():
+            raise
+        with directory.locked(timeout_s=0):  # LabBusy: it is just coming up, or going
+            lab = _read_or_clear(directory)
+            if lab is not None:
+                return lab
+            directory.remove()
         raise
 
 
@@ -99,9 +105,33 @@ def take_down(name: str = DEFAULT_LAB) -> Lab:
     open_lab(name)
     with directory.locked():
         lab = _read(directory)
+        directory.tell_user_it_ends()
         lab.nodes.down()
         directory.remove()
         return lab
+
+
+@contextmanager
+def in_use(lab: Lab, what: str) -> Iterator[Use]:
+    """The lab's links for one user alone. Raises LabBusy, naming who uses them, and NoLab."""
+    try:
+        with LabDirectory.of(lab.name).in_use(what) as use:
+            yield use
+    except FileNotFoundError as exc:
+        raise _no_lab(lab.name) from exc
+
+
+def user_of(name: str) -> str | None:
+    """What runs on the lab's links now, such as `run 20261130-1104-hier (process 71)`."""
+    return LabDirectory.of(name).user()
+
+
+def is_up(lab: Lab) -> bool:
+    """Whether this very lab is still there, and not another one of its name."""
+    try:
+        return open_lab(lab.name).created_at == lab.created_at
+    except LabError:
+        return False
 
 
 def measure(name: str = DEFAULT_LAB, on_event: OnEvent = _ignore) -> Lab:
@@ -230,7 +260,8 @@ def _probed(nodes: Shapeable, spec: ClusterSpec, on_event: OnEvent) -> ProbeRepo
 
 
 def _measured(lab: Lab, directory: LabDirectory, on_event: OnEvent) -> Lab:
-    report = _probed(lab.nodes, lab.spec, on_event)
+    with directory.in_use("its links are being measured"):
+        report = _probed(lab.nodes, lab.spec, on_event)
     lab = replace(lab, probe=report)
     _write(lab, directory)
     require_carried(report)

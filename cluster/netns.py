@@ -61,7 +61,7 @@ class NetnsNodes:
         return self._nodes
 
     def up(self, spec: ClusterSpec) -> None:
-        for name in ("ip", "tc", "mount", "nsenter"):
+        for name in ("ip", "tc", "mount", "nsenter", "setpriv"):
             tool(name)
         _require_visible(Path(sys.executable), PROJECT, Path.cwd())
         try:
@@ -111,9 +111,11 @@ class NetnsNodes:
     ) -> NodeProcess:
         settings = [f"{name}={value}" for name, value in self._environment(env).items()]
         place = [f"--chdir={cwd or Path.cwd()}"]
-        command = [tool("ip"), "netns", "exec", node.name, "env", *place, *settings, *argv]
+        # a program that was stopped goes on when we or its client end, and finds its input ended
+        woken = [tool("setpriv"), "--pdeathsig", "CONT"]
+        command = [*woken, tool("ip"), "netns", "exec", node.name, "env", *place, *settings, *argv]
         return subprocess.Popen(
-            self._alive().enter(command),
+            [*woken, *self._alive().enter(command)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if stderr is None else stderr,

@@ -11,7 +11,7 @@ from math import floor, log10
 from typing import Any
 
 from cluster.errors import ProbeFailed
-from cluster.nodes import Nodes
+from cluster.nodes import Node, Nodes
 from cluster.probe_plan import Flow, Mode, both_ways_ceiling, rounds
 from cluster.probe_run import ProbeEnds
 from cluster.spec import ClusterSpec
@@ -80,8 +80,9 @@ def run_probe(nodes: Nodes, spec: ClusterSpec, intra: bool = True) -> ProbeRepor
     """
     links: list[LinkMeasurement] = []
     with ProbeEnds(nodes) as ends:
-        for flows in rounds(spec, nodes.list(), intra):
-            trips = {flow: ends.ping(flow.src, flow.dst) for flow in flows}
+        plan = rounds(spec, nodes.list(), intra)
+        trips = _round_trips(ends, plan)
+        for flows in plan:
             found = _measured(ends, flows, trips)
             for attempt in range(1, ATTEMPTS):
                 off = max(link.off_by for link in found.values())
@@ -93,13 +94,24 @@ def run_probe(nodes: Nodes, spec: ClusterSpec, intra: bool = True) -> ProbeRepor
     return ProbeReport(tuple(links), time.time())
 
 
+def _round_trips(ends: ProbeEnds, plan: Sequence[Sequence[Flow]]) -> dict[tuple[Node, Node], float]:
+    """All of them before the first flow: what a flow leaves in a queue would be waited for."""
+    ways = dict.fromkeys((flow.src, flow.dst) for flows in plan for flow in flows)
+    return {(src, dst): ends.ping(src, dst) for src, dst in ways}
+
+
 def _measured(
-    ends: ProbeEnds, flows: Sequence[Flow], trips: Mapping[Flow, float]
+    ends: ProbeEnds, flows: Sequence[Flow], trips: Mapping[tuple[Node, Node], float]
 ) -> dict[Flow, LinkMeasurement]:
     measured = ends.measure(flows)
     back = {(flow.dst, flow.src): seen.acknowledgements_per_s for flow, seen in measured.items()}
     return {
-        flow: _link(flow, measured[flow].bytes_per_s, back.get((flow.src, flow.dst)), trips[flow])
+        flow: _link(
+            flow,
+            measured[flow].bytes_per_s,
+            back.get((flow.src, flow.dst)),
+            trips[flow.src, flow.dst],
+        )
         for flow in flows
     }
 

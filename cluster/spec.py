@@ -110,9 +110,10 @@ class ClusterSpec(StrictModel):
         for name in self.overrides:
             if name not in names:
                 raise UnitError(
-                    f"overrides.{name}: there is no node {name!r}",
+                    f"there is no node {name!r}",
                     f"this cluster has {names[0]} to {names[-1]}",
                     nearest(name, names) if len(names) <= 8 else None,
+                    below=("overrides", name),
                 )
             self.links_of(name)
         return self

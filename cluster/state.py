@@ -12,7 +12,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from cluster.errors import ClusterError, LabBusy, StateRefused
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
+USE_FILE = "use"
+TAKEN_DOWN = "taken down"
 SCHEMA = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -66,6 +68,23 @@ def _make_private(path: Path, uid: int) -> None:
         )
 
 
+class Use:
+    """A lab as its one user holds it; what is told here is read by those who are refused."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def tell(self, what: str) -> None:
+        """Says who uses the lab, such as `run 20261130-1104-hier`."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{what} (process {os.getpid()})".encode(), 0)
+
+    @property
+    def lab_taken_down(self) -> bool:
+        """Whether `LabDirectory.tell_user_it_ends` was called meanwhile."""
+        return os.pread(self._file, len(TAKEN_DOWN), 0).decode(errors="replace") == TAKEN_DOWN
+
+
 @dataclass(frozen=True)
 class LabDirectory:
     """The directory of one lab."""
@@ -77,8 +96,9 @@ class LabDirectory:
     def of(cls, name: str) -> "LabDirectory":
         """The directory of the lab of this name; it may not exist. Raises StateRefused."""
         if not _NAME.fullmatch(name):
+            shown = name if len(name) <= 40 else name[:40] + "..."
             raise ClusterError(
-                f"{name!r} cannot name a lab",
+                f"{shown!r} cannot name a lab",
                 "1 to 31 lower-case letters, digits and dashes, the first no dash",
                 "write LAB=my-lab",
             )
@@ -134,6 +154,46 @@ class LabDirectory:
         except OSError:
             return "unknown"
 
+    @contextmanager
+    def in_use(self, what: str) -> Iterator[Use]:
+        """Keeps other users off the lab's links until the block, or this process, has ended.
+
+        Raises LabBusy, naming who uses it, and FileNotFoundError where the lab is gone.
+        """
+        file = os.open(self.path / USE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not _try_lock(file):
+                raise LabBusy(
+                    f'lab "{self.name}" is in use',
+                    "one job or measurement at a time: two would share its links, and the "
+                    "figures of neither would be true",
+                    ("wait until it has ended", "use another lab: LAB=name"),
+                    seen=os.pread(file, 200, 0).decode(errors="replace") or None,
+                )
+            use = Use(file)
+            use.tell(what)
+            yield use
+        finally:
+            os.close(file)
+
+    def user(self) -> str | None:
+        """Who uses the lab's links now; None where nobody does."""
+        try:
+            file = os.open(self.path / USE_FILE, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            if _try_lock(file, fcntl.LOCK_SH):
+                return None
+            return os.pread(file, 200, 0).decode(errors="replace") or "unknown"
+        finally:
+            os.close(file)
+
+    def tell_user_it_ends(self) -> None:
+        """Lets who uses the lab know that it ends because it is taken down."""
+        with suppress(OSError):
+            (self.path / USE_FILE).write_text(TAKEN_DOWN)
+
     def read(self) -> dict[str, Any] | None:
         """What `write` kept; None where no lab is up. Raises StateRefused when unreadable."""
         try:
@@ -175,3 +235,11 @@ class LabDirectory:
         self.clear()
         (self.path / LOCK_FILE).unlink()
         self.path.rmdir()
+
+
+def _try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

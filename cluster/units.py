@@ -14,10 +14,10 @@ MIN_RATE_BITS_PER_S = 1_000_000
 MAX_RATE_BITS_PER_S = 1_000_000_000_000
 
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
+_NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]+)?)"
 _BITS = re.compile(_NUMBER + r"\s?(?P<prefix>[kmgKMG]?)[bB]it(?:/s)?")
 _BYTES = re.compile(_NUMBER + r"\s?(?P<prefix>[kKMG]?)B/s")
-_LOOSE = re.compile(r"\s*(?P<sign>[-+]?)\s*(?P<number>\d[\d_]*(?:\.\d+)?)(?P<rest>.*?)\s*")
+_LOOSE = re.compile(r"\s*(?P<sign>[-+]?)\s*(?P<number>[0-9][0-9_]*(?:\.[0-9]+)?)(?P<rest>.*?)\s*")
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+.*")
 _RULE = "a rate is a number with bit, kbit, mbit, gbit, or B/s, KB/s, MB/s, GB/s"
 
@@ -87,6 +87,12 @@ def _unreadable_rate(text: str) -> UnitError:
 
 
 def _two_meanings(text: str, number: str, rest: str, prefix: str) -> UnitError:
+    if "_" in text and rest:
+        return UnitError(f"{text!r} is not a rate", _RULE, f"write {number}{rest}")
+    if re.fullmatch(r"[tT]bit(/s)?|TB/s", rest):
+        bits_per_s = Decimal(number) * 10**12 * (8 if "B" in rest else 1)
+        fix = f"write {format_rate(_checked_rate(text, bits_per_s))}"
+        return UnitError(f"{text!r} has the unknown unit {rest!r}", _RULE, fix)
     if not rest:
         prefix, why = "m", "it has no unit"
     elif "ps" in rest.lower():

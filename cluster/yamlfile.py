@@ -5,13 +5,14 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from cluster.errors import ClusterError, Fault, SpecError
+from cluster.errors import Fault, SpecError
 from cluster.yamltree import Document, KeyPath, load_yaml
 
 __all__ = ["Document", "StrictModel", "load_yaml", "nearest", "validate"]
@@ -86,13 +87,18 @@ def _fault(
         return Fault(where, key, "unknown key", None, _place_for(model, path))
     if kind == "missing":
         return Fault(where, key, "is missing", None, f"add {path[-1]}: ...")
-    if isinstance(cause, ClusterError):
-        return Fault(where, key, cause.message, cause.rule, " or: ".join(cause.fix) or None)
+    if hasattr(cause, "rule"):  # an error of ours, of whichever package
+        path = (*path, *getattr(cause, "below", ()))
+        fix = " or: ".join(cause.fix) or None
+        return Fault(document.where(path), _dotted(path), cause.message, cause.rule, fix)
     if kind == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return Fault(where, key, _seen(seen), None, nearest(str(seen), choices))
     if cause is not None:
         return Fault(where, key, str(cause))
+    if kind == "string_pattern_mismatch":
+        pattern = error["ctx"]["pattern"]
+        return Fault(where, key, _seen(seen), f"must match {pattern}", _word_fix(pattern, seen))
     rule = _RULES.get(kind, str(error["msg"]).lower().replace("input should be", "must be"))
     return Fault(where, key, _seen(seen), rule, _number_fix(kind, seen))
 
@@ -130,6 +136,12 @@ def _number_fix(kind: str, seen: object) -> str | None:
     if number.is_integer() and abs(number) < 1e15:
         return f"write {int(number)}"
     return f"write {number!r}" if kind == "float_type" and "e" not in repr(number) else None
+
+
+def _word_fix(pattern: str, seen: object) -> str | None:
+    """The word nearest to `seen` that the pattern takes."""
+    word = re.sub(r"[^a-z0-9._-]+", "-", str(seen).lower()).strip("-._")[:40]
+    return f"write {word}" if re.fullmatch(pattern, word) else None
 
 
 def _place_for(model: type[BaseModel], path: KeyPath) -> str:

@@ -23,6 +23,10 @@ _DECIMAL_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _DECIMAL_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?\.[0-9]*([eE][-+][0-9]+)?")
 
 
+_FILE = "what holds a / or ends in .yaml is a file of YAML text"
+_FILE_FIX = "name a file that you can read"
+
+
 @dataclass
 class Document:
     """What a file says: `data`, the origin (`file:line`) of each key path, and faults so far."""
@@ -59,16 +63,17 @@ class Document:
     def _replaced(self, key: str, value: Any, origin: str) -> "Document":
         path = tuple(key.split("."))
         changed = copy.deepcopy(self)
-        parent: Any = changed.data
-        for part in path[:-1]:
-            if not isinstance(parent.get(part), dict):
-                parent[part] = {}
-            parent = parent[part]
-        parent[path[-1]] = value
         changed.origins = {
             known: where for known, where in self.origins.items() if known[: len(path)] != path
         }
         changed.origins[path] = origin
+        parent: Any = changed.data
+        for depth, part in enumerate(path[:-1]):
+            if not isinstance(parent.get(part), dict):
+                parent[part] = {}
+                changed.origins[path[: depth + 1]] = origin
+            parent = parent[part]
+        parent[path[-1]] = value
         return changed
 
 
@@ -95,11 +100,19 @@ def load_yaml(source: Path | str, *, name: str | None = None) -> Document:
 
 def _read(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            seen = "a folder" if path.is_dir() else "no ordinary file"
+            raise SpecError([Fault(str(path), "", f"cannot be read: {seen}", _FILE, _FILE_FIX)])
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as exc:
-        raise SpecError([Fault(str(path), "", "there is no such file")]) from exc
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SpecError([Fault(str(path), "", f"cannot be read as text: {exc}")]) from exc
+        fix = f"look into {path.absolute().parent}"
+        raise SpecError([Fault(str(path), "", "there is no such file", _FILE, fix)]) from exc
+    except UnicodeDecodeError as exc:
+        seen = f"cannot be read: byte {exc.start} is no text (UTF-8)"
+        raise SpecError([Fault(str(path), "", seen, _FILE, _FILE_FIX)]) from exc
+    except (OSError, ValueError) as exc:  # ValueError: a name with a zero byte in it
+        seen = f"cannot be read: {getattr(exc, 'strerror', None) or exc}"
+        raise SpecError([Fault(str(path), "", seen, _FILE, _FILE_FIX)]) from exc
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ddp.algorithms import ALGORITHMS, find_algorithm
 from ddp.bucket import status_numel
-from ddp.errors import UsageError
+from ddp.errors import DdpError, UsageError
 from ddp.fabric import Fabric
+from ddp.failure import leave_together
 from ddp.membership import Facts, Membership, fabric_from, node_identity
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments, make_buckets
 
@@ -60,11 +61,16 @@ def agree(
 ) -> tuple[Fabric, ReductionPlan]:
     """Compare what all ranks say, and make the plan. Raises UsageError with one text on all."""
     node = node_identity(os.environ)
-    facts = membership.exchange("model", local_facts(module, options, node, registered=registered))
-    check_same(facts)
-    fabric = agree_on_fabric(facts, fabric)
-    plan = make_plan(module, options, fabric, membership.size)
-    check_same_plan(membership.exchange("plan", {"sha256": plan.sha256}))
+    ours = local_facts(module, options, node, registered=registered)
+    try:
+        facts = membership.exchange("model", ours)
+        check_same(facts)
+        fabric = agree_on_fabric(facts, fabric)
+        plan = make_plan(module, options, fabric, membership.size)
+        check_same_plan(membership.exchange("plan", {"sha256": plan.sha256}))
+    except DdpError:  # peers may still have to read the same in the store
+        leave_together(membership.store, membership.rank, membership.size)
+        raise
     return fabric, plan
 
 

@@ -21,7 +21,8 @@ from ddp.errors import PlanError
 from ddp.plan import BucketLayout
 
 FINGERPRINT_BITS = 64
-WEIGHT, MULTIPLIER = 2862933555777941757, 6364136223846793005  # odd, with bits all over
+# multipliers of generators modulo 2**64: L'Ecuyer's and Knuth's
+WEIGHT, MULTIPLIER = 2862933555777941757, 6364136223846793005
 COLUMNS = 1021  # prime, so that a shift by a power of two changes the column
 
 
@@ -47,7 +48,6 @@ class Bucket:
         self.layout = layout
         self.parameters = tuple(parameters)
         self.world_size = world_size
-        self.label = f"bucket {index}"
         device, dtype = parameters[0].device, parameters[0].dtype
         self.buffer = torch.zeros(layout.numel, dtype=dtype, device=device)
         sizes = [sum(layout.numels), layout.status_numel]
@@ -110,17 +110,18 @@ def bits_per_piece(dtype: torch.dtype, world_size: int) -> int:
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> int:
-    """64 bits that change when any bit of `tensors` does, at the speed of reading them.
+    """64 bits that change when any bit of `tensors` does, at some GB a second.
 
-    Sums of 64-bit words by column, each column with a weight of its own: a change escapes only if
-    others in its column cancel it exactly.
+    32-bit words are summed by column, exactly, and columns and tensors weighted with powers of two
+    numbers, so that small or regular changes in several columns do not cancel one another. What
+    cancels within a column escapes: two of its words that have changed places.
     """
     total = 0
     for tensor in tensors:
-        weights = torch.arange(1, COLUMNS + 1, device=tensor.device) * WEIGHT | 1
+        weights = torch.full((COLUMNS,), WEIGHT, device=tensor.device).cumprod(0)  # modulo 2**64
         words = _as_words(tensor)
         whole = words.numel() // COLUMNS * COLUMNS
-        columns = words[:whole].view(-1, COLUMNS).sum(0)
+        columns = words[:whole].view(-1, COLUMNS).sum(0)  # in 64 bits
         rest = words[whole:]
         columns[: rest.numel()] += rest
         total = total * MULTIPLIER + int((columns * weights).sum()) + tensor.numel()
@@ -130,8 +131,8 @@ def fingerprint(tensors: Sequence[Tensor]) -> int:
 
 def _as_words(tensor: Tensor) -> Tensor:
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0:
-        return flat.view(torch.int64)
-    words = torch.zeros(-(-flat.numel() // 8), dtype=torch.int64, device=flat.device)
+    if flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0:
+        return flat.view(torch.int32)
+    words = torch.zeros(-(-flat.numel() // 4), dtype=torch.int32, device=flat.device)
     words.view(torch.uint8)[: flat.numel()] = flat
     return words

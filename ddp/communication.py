@@ -106,7 +106,7 @@ class CommunicationThread:
         alone = collective.name == NoCollective.name
         if not alone:
             bucket.write_status(poisoned=submission.poisoned or self._poisoned)
-        traffic = collective.all_reduce(bucket.buffer, bucket.layout.segments, bucket.label)
+        traffic = collective.all_reduce(bucket.buffer, bucket.layout.segments, bucket.index)
         if not alone:
             self._check(bucket)
             bucket.average()
@@ -123,7 +123,7 @@ class CommunicationThread:
             self._stop(self._first_cause.read() or "a rank gave up; its reason is out of reach")
         elif status.parameters_differ:
             self._failure = self._first_cause.publish(
-                f"{bucket.label}: its parameters ({', '.join(bucket.layout.parameters[:3])}"
+                f"bucket {bucket.index}: its parameters ({', '.join(bucket.layout.parameters[:3])}"
                 f"{', ...' if len(bucket.layout.parameters) > 3 else ''}) are not the same on all "
                 "ranks; something other than the optimizer changed them, or it was given other "
                 "settings or gradients on some ranks. Start again from one checkpoint"

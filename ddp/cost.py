@@ -136,34 +136,9 @@ def bus_bandwidth(algorithm_bandwidth: float, num_ranks: int) -> float | None:
     return algorithm_bandwidth * _sent_share(num_ranks) if num_ranks > 1 else None
 
 
-def ring_bytes(num_bytes: int, num_ranks: int) -> float:
-    """Bytes that each rank of a flat ring sends: 2(N-1)/N x S."""
-    return _sent_share(num_ranks) * num_bytes
-
-
-def ring_latency_s(num_ranks: int, alpha_s: float) -> float:
-    """What the 2(N-1) dependent stages of a flat ring cost beside their bytes."""
-    return 2 * (num_ranks - 1) * alpha_s
-
-
 def inter_node_bound(num_bytes: int, num_nodes: int) -> float:
     """The least bytes that a node must send in any all-reduce: 2(M-1)/M x S."""
     return _sent_share(num_nodes) * num_bytes
-
-
-def wire_limit_s(num_bytes: int, num_nodes: int, bytes_per_s: float) -> float:
-    """The shortest time an all-reduce can take when each node's NIC carries `bytes_per_s`."""
-    return inter_node_bound(num_bytes, num_nodes) / bytes_per_s
-
-
-def weak_scaling_efficiency(one_s: float, many_s: float) -> float | None:
-    """T(1) / T(N), the work per rank being the same; absent when T(N) is not a time."""
-    return one_s / many_s if many_s > 0 else None
-
-
-def strong_scaling_efficiency(one_s: float, many_s: float, num_ranks: int) -> float | None:
-    """T(1) / (N T(N)), the work in all being the same; absent when T(N) is not a time."""
-    return one_s / (num_ranks * many_s) if many_s > 0 else None
 
 
 def relative_error(predicted: float, measured: float) -> float | None:

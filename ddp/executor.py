@@ -44,10 +44,10 @@ class Collective(Protocol):
 
     name: str
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
         """Sum `buffer` (1-D, contiguous) over all ranks, in place; return what this rank sent.
 
-        Raises TransportError, whose message begins with `label` and names stage and peer.
+        Raises TransportError, whose message names bucket, stage and peer. `bucket` is its number.
         """
 
 
@@ -56,7 +56,7 @@ class NoCollective:
 
     name = "noop"
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:  # noqa: ARG002
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:  # noqa: ARG002
         return Traffic(0, 0)
 
 
@@ -75,14 +75,16 @@ class NativeCollective:
         self._group = group
         self._timeout = timedelta(seconds=timeout_s)
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:  # noqa: ARG002
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:  # noqa: ARG002
         if buffer.numel():
             real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
             try:
                 self._group.allreduce([real], dist.ReduceOp.SUM, self._timeout).wait()
             except RuntimeError as exc:
                 problem = translate(exc)
-                raise type(problem)(f"{label}, the backend's all_reduce: {problem}") from exc
+                raise type(problem)(
+                    f"bucket {bucket}, the backend's all_reduce: {problem}"
+                ) from exc
         return Traffic(None, None)
 
 
@@ -105,8 +107,8 @@ class ScheduledCollective:
         self.is_local = tuple(fabric.same_node(rank, peer) for peer in range(fabric.num_ranks))
         self.scratch = _Scratch()
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:
-        run = _Run(self, buffer, segments, label)
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
+        run = _Run(self, buffer, segments, bucket)
         for stage, segment in wavefront(len(self.program), segments):
             run.end_stage(stage - 1, segment)
             run.start_stage(stage, segment)
@@ -117,12 +119,12 @@ class _Run:
     """One all_reduce under way on one rank."""
 
     def __init__(
-        self, collective: ScheduledCollective, buffer: Tensor, segments: int, label: str
+        self, collective: ScheduledCollective, buffer: Tensor, segments: int, bucket: int
     ) -> None:
         self._collective = collective
         self._buffer = buffer
         self._segments = segments
-        self._label = label
+        self._bucket = bucket
         self._sends: list[list[tuple[int, Pending]]] = [[] for _ in range(segments)]
         self._receives: dict[tuple[int, int], list[_Incoming]] = {}
         self.num_bytes: defaultdict[bool, int] = defaultdict(int)  # inside the node?
@@ -191,14 +193,14 @@ class _Run:
         return self._buffer[start + low : start + high]
 
     def _named(self, stage: int, segment: int, peer: int, verb: str) -> "_Named":
-        return _Named(self._label, stage, segment, peer, verb, self._collective.timeout_s)
+        return _Named(self._bucket, stage, segment, peer, verb, self._collective.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
     """Inside, an error of the transport gets the bucket, stage and peer that it concerns."""
 
-    label: str
+    bucket: int
     stage: int
     segment: int
     peer: int
@@ -208,7 +210,7 @@ class _Named:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        where = f"{self.label}, stage {self.stage}, segment {self.segment}"
+        where = f"bucket {self.bucket}, stage {self.stage}, segment {self.segment}"
         if isinstance(error, PeerTimeout):
             raise PeerTimeout(
                 f"{where}: rank {self.peer} {self.verb} nothing for {self.timeout_s:g} s"

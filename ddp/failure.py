@@ -1,19 +1,25 @@
 """Why a job stops: the first cause, kept in the store, the same text on every rank.
 
-Owns who may write it (the first), what is said when the store itself is gone, and how long the
-rank that keeps the store stays for the others to read it.
+Owns who may write it (the first), what is said when the store itself is gone or silent, and how
+long the rank that keeps the store stays for the others to read it.
 """
 
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeVar
 
 from torch._C._distributed_c10d import Store
 
 from ddp.errors import ReductionFailed
 
 KEY = "first cause"
-TOLD = "ranks that know it"
+LEAVING = "ranks that leave"
 LINGER_S = 1.0
+ANSWER_S = 2.0
+
+Answer = TypeVar("Answer")
 
 
 class FirstCause:
@@ -26,32 +32,56 @@ class FirstCause:
 
     def publish(self, reason: str) -> str:
         """Offer `reason`; returns the reason that was there first. Never raises."""
-        try:
+
+        def offer() -> str:
             return str(self._store.compare_set(KEY, "", reason), "utf-8")
-        except RuntimeError:  # the rank that keeps the store is gone: our own reason must do
-            return reason
+
+        return _ask(offer, reason)  # the rank that keeps the store is gone: our own must do
 
     def read(self) -> str | None:
-        """The reason, if there is one and the store still answers. Never waits."""
-        try:
+        """The reason, if there is one and the store still answers."""
+
+        def look() -> str | None:
             return self._store.get(KEY).decode() if self._store.check([KEY]) else None
-        except RuntimeError:
-            return None
+
+        return _ask(look, None)
 
     def settle(self) -> None:
-        """This rank knows. Rank 0, which keeps the store as a rule, stays until the others do.
+        """This rank knows."""
+        leave_together(self._store, self._rank, self._num_ranks)
 
-        No longer than LINGER_S: a rank that died never will.
-        """
-        with suppress(RuntimeError):
-            self._store.add(TOLD, 1)
-            deadline = time.monotonic() + LINGER_S
-            while self._rank == 0 and time.monotonic() < deadline:
-                if self._store.add(TOLD, 0) >= self._num_ranks:
-                    return
-                time.sleep(0.01)
+
+def leave_together(store: Store, rank: int, num_ranks: int) -> None:
+    """This rank fails, and needs the store no more. Rank 0, which keeps it as a rule, stays until
+    that is so for all; no longer than LINGER_S, since a rank that died never says so.
+    """
+    deadline = time.monotonic() + LINGER_S
+    num_left = _ask(lambda: store.add(LEAVING, 1), num_ranks)
+    while rank == 0 and num_left < num_ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
+        num_left = _ask(lambda: store.add(LEAVING, 0), num_ranks)
 
 
 def stopped(reason: str) -> ReductionFailed:
     """What a call on a wrapper raises after it has failed."""
     return ReductionFailed(f"this wrapper has stopped and cannot be used again: {reason}")
+
+
+def _ask(question: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """The store's answer; `otherwise` where it is gone, or its process stopped or cut off.
+
+    On a thread of its own, because the store's calls wait for ever where nobody answers.
+    """
+    answers: SimpleQueue[Answer] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(question())
+        except RuntimeError:
+            answers.put(otherwise)
+
+    Thread(target=ask, name="ddp-store", daemon=True).start()
+    try:
+        return answers.get(timeout=ANSWER_S)
+    except Empty:
+        return otherwise

@@ -58,7 +58,21 @@ class Membership:
         self.store = PrefixStore(f"{label}/{generation}", store)
 
     def exchange(self, topic: str, facts: Facts) -> list[Facts]:
-        """What every rank says about `topic`, by rank. Raises PeerTimeout naming who is silent."""
+        """What every rank says about `topic`, by rank.
+
+        Raises PeerTimeout naming who is silent, TransportError when the store is gone.
+        """
+        try:
+            return self._exchange(topic, facts)
+        except TransportError:
+            raise
+        except RuntimeError as exc:
+            raise TransportError(
+                f"rank {self.rank} lost the store before it had the {topic} of every rank: "
+                f"{translate(exc)}"
+            ) from exc
+
+    def _exchange(self, topic: str, facts: Facts) -> list[Facts]:
         self.store.set(f"{topic}/{self.rank}", json.dumps(facts))
         keys = [f"{topic}/{rank}" for rank in range(self.size)]
         deadline = time.monotonic() + self.timeout_s

@@ -194,7 +194,8 @@ class Reducer:
             index = current.num_submitted
             if current.missing[index] and not incomplete:
                 return
-            ready_ns = current.ready_ns[index] or monotonic_ns()
+            # without overlap no bucket may go before backward has ended, whatever is ready
+            ready_ns = (self._overlap and current.ready_ns[index]) or monotonic_ns()
             self._thread.submit(
                 Submission(self._buckets[index], self.collective, ready_ns, current.poisoned)
             )

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class BucketTiming:
-    """One bucket: when its last gradient was ready, and when its reduction started and ended."""
+    """One bucket: when it was ready to go, and when its reduction started and ended.
+
+    Ready: its last gradient is there; without overlap also, backward has ended.
+    """
 
     index: int
     bytes: int

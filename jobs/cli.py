@@ -1,133 +1,34 @@
-"""The command `ddplab`: its verbs, and the one place where errors become text and exit codes.
+"""The command `ddplab`, where it begins: Ctrl-C ends it without a traceback from its first line.
 
-Verbs are imported when they are used, so that `--help` answers at once. What they do is in
-`cli_lab` and `cli_run`. Exit codes: 0 what was asked happened, 1 it did not, 2 it was asked
-wrongly, 130 a person stopped it.
+Imports nothing of ours before that is so. What is asked for is `jobs.verbs`' matter.
 """
 
-import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
-from importlib import import_module
-from typing import Any
-
-import click
-
-from cluster.errors import ClusterError
-from jobs.errors import JobError, RunStopped
-
-FAILED, MISUSED, STOPPED = 1, 2, 130
-
-# verb -> (module, one line for --help); the command is the attribute named like the verb
-VERBS: dict[str, tuple[str, str]] = {
-    "up": ("jobs.cli_lab", "Make a lab: nodes joined by links as slow as you ask, measured."),
-    "status": ("jobs.cli_lab", "Show the lab and what its links carry."),
-    "probe": ("jobs.cli_lab", "Measure the links of the lab again."),
-    "down": ("jobs.cli_lab", "Take the lab down."),
-    "run": ("jobs.cli_run", "Train a job on the lab and say what the network cost."),
-    "runs": ("jobs.cli_run", "List all runs."),
-    "runs-clean": ("jobs.cli_run", "Remove all runs but the last ones."),
-}
-
-
-class CommandLineError(JobError):
-    """The command line asks for something that does not exist."""
-
-    kind = "usage"
-
-
-class LazyGroup(click.Group):
-    """Knows its verbs by name and line; imports the one that is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in VERBS:
-            return None
-        module = import_module(VERBS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = get_close_matches(args[0], VERBS, n=1)
-            raise CommandLineError(
-                f"{args[0]!r} is no verb",
-                rule=f"verbs are {', '.join(VERBS)}",
-                fix=f"ddplab {near[0]}" if near else "ddplab --help",
-            )
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ddplab")
-def ddplab() -> None:
-    """A small cluster on your own machine that shows where a training step spends its time."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits; a user's error never shows a traceback."""
-    asked = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_exit_code(asked))
+    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heard:  # nothing is there yet that would need an orderly end
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _open_streams()
+    from jobs.verbs import run_command
+
+    if heard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(run_command(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _exit_code(asked: list[str]) -> int:
-    as_json = "--json" in asked
-    try:
-        code = ddplab.main(args=asked, prog_name="ddplab", standalone_mode=False)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except click.ClickException as exc:
-        return _tell(_usage(exc), as_json, MISUSED)
-    except CommandLineError as exc:
-        return _tell(exc, as_json, MISUSED)
-    except (ClusterError, JobError) as exc:
-        return _tell(exc, as_json, FAILED)
-    except (KeyboardInterrupt, click.Abort):
-        return _tell(RunStopped("stopped by you"), as_json, STOPPED)
-    except BrokenPipeError:  # whoever read us has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def _usage(exc: click.ClickException) -> CommandLineError:
-    context = exc.ctx if isinstance(exc, click.UsageError) else None
-    path = context.command_path if context else "ddplab"
-    if isinstance(exc, click.NoSuchOption) and context is not None:
-        known = [name for option in context.command.params for name in option.opts]
-        options = [name for name in known if name.startswith("--")]
-        near = get_close_matches(exc.option_name, options, n=1)
-        return CommandLineError(
-            f"{exc.option_name!r} is no option of {path}",
-            rule=f"options are {', '.join(options)}",
-            fix=f"{path} {near[0]}" if near else f"{path} --help",
-        )
-    return CommandLineError(exc.format_message(), fix=f"{path} --help")
-
-
-def _tell(error: Any, as_json: bool, code: int) -> int:
-    from jobs.report.errors import error_screen
-    from jobs.report.terminal import error_console, show
-    from jobs.summary import SCHEMA, error_json
-
-    if as_json:
-        click.echo(json.dumps({"schema": SCHEMA, "error": error_json(error)}))
-    else:
-        console = error_console()
-        show(console, error_screen(error, console.width))
-    return code
+def _open_streams() -> None:
+    """Closed standard streams (`>&-`) lead nowhere, instead of to the next file opened."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
 if __name__ == "__main__":

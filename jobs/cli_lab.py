@@ -97,12 +97,13 @@ def probe(lab_name: str, as_json: bool) -> int:
 @json_option
 def down(lab_name: str, as_json: bool) -> None:
     """Take the lab down."""
-    from cluster.lab import take_down
+    from cluster.lab import take_down, user_of
     from jobs.report.lab_screens import down_line
 
+    user = user_of(lab_name)
     lab = take_down(lab_name)
     answer = {"schema": SCHEMA, "lab": lab.name, "down": True}
-    _show(lambda width: down_line(lab, width), answer, as_json)
+    _show(lambda width: down_line(lab, user, width), answer, as_json)
 
 
 class _UpScreen:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli_lab import json_option, lab_option
+from jobs.errors import DataError
 
 if TYPE_CHECKING:
     from cluster.lab import Lab
@@ -90,6 +91,12 @@ def _assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> 
     if steps is not None:
         assignments.append(f"train.steps={steps}")
     if data is not None:
+        if not data.strip():
+            raise DataError(
+                "DATA is empty",
+                rule="it names a file, or a folder of files, to train on",
+                fix="leave DATA out for Python's own library, or name a file",
+            )
         # as text, whatever it looks like; nodes do not share our working folder
         assignments.append(f"data.path={json.dumps(str(Path(data).expanduser().absolute()))}")
     return assignments

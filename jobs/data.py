@@ -66,8 +66,8 @@ def _files_under(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        hidden = (part.relative_to(path).parts for part in path.rglob("*"))
-        names = sorted(parts for parts in hidden if not any(name[0] == "." for name in parts))
+        inside = (part.relative_to(path).parts for part in path.rglob("*"))
+        names = sorted(parts for parts in inside if not any(name[0] == "." for name in parts))
         return [path.joinpath(*parts) for parts in names if path.joinpath(*parts).is_file()]
     raise DataError(
         f"data.path: {path}: {'neither a file nor a folder' if path.exists() else 'not found'}",

@@ -2,7 +2,6 @@
 clock is true. It is put in from outside; the code that measures does not know of it.
 """
 
-import re
 import time
 from typing import Any
 
@@ -12,7 +11,25 @@ from torch.optim import Optimizer
 from ddp.executor import Collective
 from ddp.timing import Traffic
 from jobs.data import BatchSource, Position
+from jobs.errors import JobSpecError
 from jobs.spec import InjectSpec
+
+
+def check_place(spec: InjectSpec | None, world_size: int, num_buckets: int) -> None:
+    """Raises JobSpecError where no rank or no bucket would be slowed down."""
+    if spec is None:
+        return
+    if spec.rank is not None and spec.rank >= world_size:
+        raise JobSpecError(
+            f"inject.rank {spec.rank} with {world_size} ranks",
+            rule=f"is a rank from 0 to {world_size - 1}, or null for every one",
+        )
+    if spec.bucket >= num_buckets:
+        raise JobSpecError(
+            f"inject.bucket {spec.bucket} of a model with {num_buckets} buckets",
+            rule=f"is a bucket from 0 to {num_buckets - 1}",
+            fix="name another bucket, or make more of them with a smaller ddp.bucket_cap_mb",
+        )
 
 
 class Delay:
@@ -85,8 +102,7 @@ class SlowCollective:
         self._bucket = bucket
         self._delay_s = delay_s
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:
-        number = re.search(r"\d+", label)
-        if number and int(number[0]) == self._bucket:
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
+        if bucket == self._bucket:
             time.sleep(self._delay_s)
-        return self._collective.all_reduce(buffer, segments, label)
+        return self._collective.all_reduce(buffer, segments, bucket)

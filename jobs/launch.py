@@ -1,23 +1,21 @@
 """Runs a job on a lab: one agent per node, its ranks watched, everything kept, everything ended.
 
-Owns the order of a run on the launcher's side and the stop signals. Why a job ended is decided by
-`watch`; what it came to is said by `summary`.
+Owns the order of a run on the launcher's side. Why a job ended is decided by `watch`; what it came
+to is said by `summary`.
 """
 
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
-from cluster.lab import Lab
+from cluster.lab import Lab, in_use, is_up
+from cluster.state import Use
 from cluster.units import format_rate
 from jobs.agents import Agents
 from jobs.errors import JobError, LaunchError, RecordsError, RunFailed, RunStopped
@@ -25,14 +23,15 @@ from jobs.figures import RunFigures, run_figures
 from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links
 from jobs.records import RankRecords
-from jobs.runfolder import RunFolder, create_run, point_latest, run_name
+from jobs.runfolder import RunFolder, create_run, run_name
 from jobs.runinfo import PROJECT, describe_run, num_cores
 from jobs.spec import JobSpec, node_of
+from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks, replicas, steps_csv, summarize
 from jobs.watch import Watch
 
 TICK_S = 0.2
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SLEPT_S = 2.0  # a wait of at most TICK_S that took longer: this process was stopped meanwhile
 
 
 class Observer(Protocol):
@@ -80,15 +79,19 @@ def launch(
     def describe(run_id: str) -> Mapping[str, Any]:
         return describe_run(run_id, lab, plan, now)
 
-    with stop_signals() as stop, create_run(runs, name, describe) as folder:
-        point_latest(folder)
+    with (
+        stop_signals() as stop,
+        in_use(lab, f"run of {job.name}") as use,
+        create_run(runs, name, describe) as folder,
+    ):
+        use.tell(f"run {folder.run_id}")
         run = folder.read("run.json") or {}
         observer.begin(folder, run)
-        job_run = JobRun(plan, program, lab, folder, run, observer)
+        job_run = JobRun(plan, program, lab, use, folder, run, observer)
         try:
             error = job_run.follow(stop)
         except (ClusterError, RecordsError) as exc:
-            error = LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
+            error = job_run.lab_end() or LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
         except OSError as exc:
             error = LaunchError(f"{exc.filename or folder.path}: {exc.strerror}")
         except BaseException as exc:  # a fault of ours, or nobody reads our output any more
@@ -121,11 +124,12 @@ class JobRun:
     plan: RankPlan
     program: Program
     lab: Lab
+    use: Use
     folder: RunFolder
     run: dict[str, Any]
     observer: Observer
 
-    def follow(self, stop: "StopRequest") -> JobError | None:
+    def follow(self, stop: StopRequest) -> JobError | None:
         """Starts everything, follows it to its end, ends everything. Returns the first cause."""
         plan = self.plan
         watch = Watch(
@@ -150,12 +154,26 @@ class JobRun:
             stop.tell(lambda name: agents.put(0, {"event": "stop", "signal": name}))
             self._note_nodes()
             self._loop(agents, watch, logs)
-            return watch.cause()
+            return watch.cause(self.lab_end() if watch.lost_nodes() else None)
+
+    def lab_end(self) -> JobError | None:
+        """Where the lab is no longer there: how it ended."""
+        if self.use.lab_taken_down:
+            return RunFailed("the lab was taken down while the job ran", fix="make cluster-up")
+        if is_up(self.lab):
+            return None
+        return RunFailed(
+            "the lab is gone: the process it lived in has ended",
+            rule="a lab ends with that process, and every node and rank with it",
+            fix="make cluster-up",
+        )
 
     def _loop(self, agents: Agents, watch: Watch, logs: Sequence[IO[bytes]]) -> None:
         waiting = {node.index for node in self.plan.used_nodes}
         while not watch.ended(now_s := time.monotonic()):
             event = agents.next_event(min(TICK_S, watch.wait_s(now_s)))
+            if time.monotonic() - now_s > SLEPT_S:  # as after Ctrl-Z and fg
+                watch.slept(time.monotonic() - now_s)
             if event is None:
                 self.observer.tick(time.monotonic())
                 continue
@@ -235,40 +253,3 @@ def _stop_words(stop: JobError, figures: RunFigures, run: Mapping[str, Any]) -> 
         if kept
         else f"{stop.message} before the first step was done; the lab is still up"
     )
-
-
-class StopRequest:
-    """A stop signal that came, and whom to tell about it."""
-
-    def __init__(self) -> None:
-        self._name: str | None = None
-        self._listener: Callable[[str], None] | None = None
-
-    def tell(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener` with the signal's name when one comes, or at once if one came."""
-        self._listener = listener
-        if self._name:
-            listener(self._name)
-
-    def take(self, number: int, _frame: FrameType | None) -> None:
-        """A signal handler: the first signal counts, more of them do not hurry the ending."""
-        if self._name is None:
-            self._name = signal.Signals(number).name
-            if self._listener:
-                self._listener(self._name)
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopRequest]:
-    """Turns Ctrl-C, SIGTERM and SIGHUP into a request, so that a run is always concluded."""
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request  # signals are the main thread's
-        return
-    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, request.take) for number in heard}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

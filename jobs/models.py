@@ -5,7 +5,6 @@ Shapes: batch = samples of a micro-step, context = bytes of a window, width = nu
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +14,6 @@ from jobs.spec import ModelSpec
 
 NUM_BYTES = 256
 INITIAL_STD = 0.02
-
-
-class LayeredModel(Protocol):
-    """What training needs of a model beside calling it."""
-
-    @property
-    def layers(self) -> Sequence[nn.Module]:
-        """The layers whose computing is paced, in forward order."""
-        ...
 
 
 class Attention(nn.Module):
@@ -79,6 +69,7 @@ class ByteGpt(nn.Module):
 
     @property
     def layers(self) -> Sequence[nn.Module]:
+        """The layers whose computing is paced, in forward order."""
         return tuple(self.blocks)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,12 +101,6 @@ def build_model(spec: ModelSpec, seed: int) -> ByteGpt:
     """The model with the initial parameters that `seed` gives, the same on every rank."""
     torch.manual_seed(seed)
     return MODELS[spec.kind](spec)
-
-
-def count_parameters(spec: ModelSpec) -> int:
-    """Trainable numbers, without making the model."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in MODELS[spec.kind](spec).parameters())
 
 
 def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:

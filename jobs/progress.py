@@ -34,7 +34,10 @@ class PhaseProgress:
 
 @dataclass
 class Progress:
-    """Takes the phase messages of `num_ranks` ranks; started at `started_s` (monotonic)."""
+    """Takes the phase messages of `num_ranks` ranks; started at `started_s` (monotonic).
+
+    `last_s` is when those who are furthest behind last got on.
+    """
 
     num_ranks: int
     started_s: float
@@ -44,6 +47,7 @@ class Progress:
     _elapsed_s: dict[str, float] = field(default_factory=dict)
     _first_loss: float | None = None
     _until_s: float = field(init=False)
+    _least: int = 0
 
     def __post_init__(self) -> None:
         self.last_s = self._until_s = self.started_s
@@ -55,8 +59,10 @@ class Progress:
         The time since the unit before belongs to the phase that was reported.
         """
         phase, done = str(report["phase"]), int(report["done"])
-        self.last_s = now_s
         self._reports[rank].append((phase, done))
+        least = min(len(reports) for reports in self._reports.values())
+        if least > self._least:  # others that still get on do not hide one that does not
+            self._least, self.last_s = least, now_s
         told = self._told.setdefault((phase, done), {})
         told[rank] = report
         if len(told) < self.num_ranks:

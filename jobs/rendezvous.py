@@ -5,7 +5,6 @@ Owns addresses, the NIC that gloo uses, and the message when a rank does not com
 
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,10 +12,10 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from ddp.errors import DdpError
+from ddp.failure import leave_together
 from jobs.argument import RankArgument
 from jobs.errors import DataError, WorkerError
-
-LINGER_S = 0.5
 
 
 @contextmanager
@@ -33,9 +32,10 @@ def rendezvous(told: RankArgument) -> Iterator[Store]:
         _wait_for_all(told, store, timeout)
         _connect(told, store, timeout)
         yield store
+    except DdpError:
+        raise  # ddp has stayed for the peers
     except Exception:
-        if told.rank == 0:
-            time.sleep(LINGER_S)  # the store is here, and peers read from it why the job stops
+        leave_together(store, told.rank, told.world_size)
         raise
     finally:
         if dist.is_initialized():
@@ -106,10 +106,21 @@ def _connect(told: RankArgument, store: Store, timeout: timedelta) -> None:
 
 
 def agree_on_data(told: RankArgument, store: Store, sha256: str) -> None:
-    """Raises the same DataError on every rank where one of them reads another text."""
+    """Raises the same DataError on every rank where one of them reads another text.
+
+    WorkerError where a rank ended before it said what it read.
+    """
     keys = [f"data/{rank}" for rank in range(told.world_size)]
-    store.set(keys[told.rank], sha256)
-    read = [store.get(key).decode() for key in keys]
+    try:
+        store.set(keys[told.rank], sha256)
+        read = [store.get(key).decode() for key in keys]
+    except RuntimeError as exc:
+        raise WorkerError(
+            f"rank {told.rank} could not learn what data the other ranks have read",
+            rule="all ranks read their data before they start",
+            fix="look at the logs of the other ranks",
+            seen=str(exc).partition("\n")[0],
+        ) from exc
     others = [rank for rank in range(told.world_size) if read[rank] != read[0]]
     if others:
         raise DataError(

@@ -4,6 +4,7 @@ Owns names, run.json, the lock that marks a run as going on, and runs/latest. A 
 ours when its run.json names it; nothing else is ever touched.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -11,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -89,12 +90,21 @@ def create_run(
 ) -> Iterator[RunFolder]:
     """A new folder with its run.json (`describe(run_id)`), locked as running inside the block.
 
-    Taken names get -2, -3, ... Raises RecordsError where the folder cannot be made.
+    runs/latest leads to it. Taken names get -2, -3, ... Raises RecordsError, and leaves nothing,
+    where the folder cannot be made.
     """
     folder = _claim(runs, name)
-    with (folder.path / LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        folder.write("run.json", describe(folder.run_id))
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context((folder.path / LOCK).open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            folder.write("run.json", describe(folder.run_id))
+            point_latest(folder)
+        except BaseException as exc:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            if isinstance(exc, OSError):
+                raise _unwritable(folder.path, exc) from exc
+            raise
         try:
             yield folder
         finally:
@@ -138,6 +148,12 @@ def clean_runs(runs: Path, keep: int) -> list[RunFolder]:
 
 
 def _claim(runs: Path, name: str) -> RunFolder:
+    if runs.exists() and not runs.is_dir():
+        raise RecordsError(
+            f"{runs}: not a folder",
+            rule="the folders of all runs lie in it",
+            fix=f"move {runs} out of the way",
+        )
     try:
         runs.mkdir(parents=True, exist_ok=True)
         for number in range(1, MAX_SAME_MINUTE):
@@ -181,8 +197,11 @@ def _try_lock(file_descriptor: int) -> bool:
 
 
 def _unwritable(path: Path, exc: OSError) -> RecordsError:
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
     return RecordsError(
         f"{path}: {os.strerror(exc.errno) if exc.errno else exc}",
         rule="a run keeps what it measured in a folder of its own",
-        fix=f"make {path.parent} a folder that you can write to, on a disk with room",
+        fix="make room on this disk: make runs-clean KEEP=10"
+        if full
+        else f"make {path.parent} a folder that you can write to",
     )

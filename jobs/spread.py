@@ -30,8 +30,3 @@ def spread(values: Sequence[float]) -> Spread | None:
         p90=tenths[8],
         n=len(values),
     )
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """None where there is no value."""
-    return statistics.fmean(values) if values else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
 from jobs.derive import PHASES, StepFigures
 from jobs.errors import JobError
 from jobs.figures import RunFigures, busiest, run_figures
@@ -134,7 +135,7 @@ def _bytes(figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
     num_nodes, num_ranks = run["nnodes"], run["world_size"]
     gradient_bytes = figures.gradient_bytes
     algbw = (
-        gradient_bytes / figures.comm_busy_s
+        algorithm_bandwidth(gradient_bytes, figures.comm_busy_s)
         if gradient_bytes and figures.comm_busy_s and figures.communicated
         else None
     )
@@ -142,13 +143,11 @@ def _bytes(figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
         "gradient_bytes": gradient_bytes,
         "inter_node_bytes_per_step": busiest(figures.inter_node_bytes),
         "inter_node_bytes_bound": (
-            None if gradient_bytes is None else 2 * (num_nodes - 1) / num_nodes * gradient_bytes
+            None if gradient_bytes is None else inter_node_bound(gradient_bytes, num_nodes)
         ),
         "nic_tx_bytes_per_step": busiest(figures.nic_tx_bytes),
         "algbw_bytes_per_second": algbw,
-        "busbw_bytes_per_second": (
-            algbw * 2 * (num_ranks - 1) / num_ranks if algbw and num_ranks > 1 else None
-        ),
+        "busbw_bytes_per_second": bus_bandwidth(algbw, num_ranks) if algbw else None,
     }
 
 
@@ -159,7 +158,7 @@ def _predicted(prediction: Mapping[str, Any] | None, figures: RunFigures) -> dic
         "step_seconds": predicted_s,
         "comm_seconds": (prediction or {}).get("comm_seconds"),
         "error_ratio": (
-            (predicted_s - measured.median) / measured.median if predicted_s and measured else None
+            relative_error(predicted_s, measured.median) if predicted_s and measured else None
         ),
     }
 

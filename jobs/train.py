@@ -74,6 +74,11 @@ class Trainer:
         )
         return MeasuredStep(record, clock.last("backward"))
 
+    def forget_nic_bytes(self) -> None:
+        """What was sent between steps, by barriers say, belongs to none."""
+        if self.nic:
+            self.nic.since_last()
+
     def _micro_steps(self) -> Iterator[bool]:
         return (index == self.spec.accumulate - 1 for index in range(self.spec.accumulate))
 
@@ -140,6 +145,5 @@ def baseline_block(
             measured.append(trainer.step(number))
             on_step(measured[-1])
     before.restore(trainer)
-    if trainer.nic:
-        trainer.nic.since_last()  # what barriers sent belongs to no step
+    trainer.forget_nic_bytes()
     return measured

@@ -4,6 +4,7 @@ Owns the ranking of causes: an exit status or signal that an agent saw outranks 
 told one another, which outranks what followed from it. Starts and kills nothing; time is passed in.
 """
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Watch:
     _suspect_s: float | None = None
     _exits: dict[int, _Exit] = field(default_factory=dict)
     _failed: dict[int, str] = field(default_factory=dict)
+    _stopped: set[int] = field(default_factory=set)
     _finished: set[int] = field(default_factory=set)
     _done: set[int] = field(default_factory=set)
     _closed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,6 +60,10 @@ class Watch:
         elif kind == "log":
             lines = self._logs.setdefault(int(event["rank"]), [])
             lines[:] = [*lines, str(event["line"])][-KEPT_LOG_LINES:]
+        elif kind == "stopped":
+            self._stopped.add(int(event["rank"]))
+        elif kind == "continued":
+            self._stopped.discard(int(event["rank"]))
         elif kind == "exit":
             self._exit(int(event["rank"]), _Exit(event["status"], event["signal"]), now_s)
         elif kind == "done":
@@ -73,6 +79,11 @@ class Watch:
             who = "you" if event["signal"] == "SIGINT" else str(event["signal"])
             self._stop = self._stop or RunStopped(f"stopped by {who}")
         return None
+
+    def slept(self, seconds: float) -> None:
+        """Nobody watched for so long: this time is not held against the ranks."""
+        self.started_s += seconds
+        self.progress.last_s += seconds
 
     def wait_s(self, now_s: float) -> float:
         """How long until something must be decided even if no event comes."""
@@ -94,12 +105,21 @@ class Watch:
             self._stalled = self._stall_error()
         return self._stalled is not None
 
-    def cause(self) -> JobError | None:
-        """Why the job did not do what was asked; None when it did."""
+    def lost_nodes(self) -> list[int]:
+        """The nodes whose agent ended before its ranks had."""
+        return [node for node in self._closed if node not in self._done]
+
+    def cause(self, lab_end: JobError | None = None) -> JobError | None:
+        """Why the job did not do what was asked; None when it did.
+
+        `lab_end` tells how the lab ended, where it did: all else followed from that.
+        """
         return (
             self._stop
+            or lab_end
             or self._killed_rank()
             or self._lost_node()
+            or self._stopped_rank()
             or self._broken_rank()
             or self._told()
             or self._stalled
@@ -144,22 +164,31 @@ class Watch:
         """An agent that reported a fault, or ended by itself with its ranks."""
         for node, message in self._agent_errors.items():
             return LaunchError(f"{self.node_names[node]}: {message}", seen=self._errors(node))
-        lost = [node for node in self._closed if node not in self._done]
+        lost = self.lost_nodes()
         if not lost:
             return None
-        if len(lost) == len(set(self.node_of)) > 1:
-            return RunFailed(
-                "the lab is gone: every node ended at once",
-                fix="make cluster-up",
-                seen=self._errors(lost[0]),
-            )
         node = lost[0]
-        ranks = ", ".join(str(rank) for rank, at in enumerate(self.node_of) if at == node)
+        ranks = _listed([rank for rank, at in enumerate(self.node_of) if at == node])
+        others = "".join(f"; so is {self.node_names[other]}" for other in lost[1:])
         return RunFailed(
             f"{self.node_names[node]} (ranks {ranks}) is gone: its agent "
-            f"{_status_words(self._closed[node]['status'])}",
+            f"{_status_words(self._closed[node]['status'])}{others}",
             fix="make cluster-status",
             seen=self._errors(node),
+        )
+
+    def _stopped_rank(self) -> JobError | None:
+        """A rank that somebody froze while the others waited for it."""
+        stopped = sorted(self._stopped - set(self._exits))
+        if not stopped or not (self._failed or self._stalled):
+            return None
+        told = next(iter(self._failed.items()), None)
+        return RunFailed(
+            f"{self._name(stopped[0])} was stopped by a signal (SIGSTOP), "
+            f"{self.progress.place(stopped[0])}",
+            rule=f"the other ranks wait for it for ddp.timeout_s, {self.timeout_s:g} s",
+            fix="find out who stopped it (debugger, job control), and run again",
+            seen=self._words_of(*told) if told else None,
         )
 
     def _broken_rank(self) -> JobError | None:
@@ -176,8 +205,15 @@ class Watch:
     def _told(self) -> JobError | None:
         """What a rank told: the same first cause on every rank, as far as they could agree."""
         for rank, message in self._failed.items():
-            return RunFailed(f"{self._name(rank)}: {message}")
+            return RunFailed(self._words_of(rank, message))
         return None
+
+    def _words_of(self, rank: int, message: str) -> str:
+        """A cause that ranks agreed on begins with the rank that found it: named once."""
+        found = re.match(r"rank (\d+): ", message)
+        if found and int(found[1]) < len(self.node_of):
+            rank, message = int(found[1]), message[found.end() :]
+        return f"{self._name(rank)}: {message}"
 
     def _unfinished(self) -> JobError | None:
         in_order = [*self._exits, *range(len(self.node_of))]  # who left first is the cause
@@ -202,8 +238,8 @@ class Watch:
             )
         behind = self.progress.behind()
         return RunFailed(
-            f"no rank got on for {self.timeout_s + STALL_GRACE_S:.0f} s; "
-            f"behind: {', '.join(f'{self._name(r)} {self.progress.place(r)}' for r in behind)}",
+            f"not heard of for {self.timeout_s + STALL_GRACE_S:.0f} s: "
+            f"{', '.join(f'{self._name(r)} {self.progress.place(r)}' for r in behind)}",
             rule=f"ddp.timeout_s is {self.timeout_s:g}",
             fix="look at the rank<k>.log files in runs/latest",
         )

@@ -24,7 +24,7 @@ from jobs.argument import RankArgument
 from jobs.data import Batches, Text, Windows, check_enough, load_data
 from jobs.errors import JobError
 from jobs.events import Events, PhaseName
-from jobs.inject import Delay
+from jobs.inject import Delay, check_place
 from jobs.models import ByteGpt, build_model
 from jobs.pace import Pace
 from jobs.phases import NicCounters
@@ -73,6 +73,7 @@ def run_rank(told: RankArgument, events: Events) -> None:
         delay = Delay(told.job.inject, told.rank)
         delay.into_model(model)  # before pacing, so that it comes on top of the floors
         with _paced(told, model), _wrapped(told, model) as ddp:
+            check_place(told.job.inject, told.world_size, len(ddp.plan.buckets))
             # from here on each rank draws its own numbers; the parameters are the same already
             torch.manual_seed(told.job.train.seed + told.rank)
             calibration = ddp.calibrate()
@@ -138,6 +139,7 @@ class RankRun:
             steps = [[ComputeStep(**step) for step in steps] for steps in ranks]
             self._write_prediction(slowest_rank(steps))
         dist.barrier()  # no rank begins what was predicted before the prediction stands
+        self.trainer.forget_nic_bytes()
 
     def _write_prediction(self, compute: Compute) -> None:
         told = self.told

@@ -18,6 +18,7 @@ from typing import Any
 from cluster.errors import NoLab
 from cluster.lab import Lab, bring_up, take_down
 from cluster.spec import load_cluster
+from ddp.cost import inter_node_bound
 from jobs.agents import Agents
 from jobs.launch import plan_ranks
 from jobs.rankplan import RankPlan
@@ -116,7 +117,7 @@ def allreduce_lines() -> list[str]:
         for link in lab.probe.to_json()["links"]
         if link["mode"] == "both_ways"
     ]
-    wire_s = SIZE_BYTES / min(measured)  # 2(M-1)/M of the bytes, and M is 2
+    wire_s = inter_node_bound(SIZE_BYTES, lab.spec.nodes) / min(measured)
     ranks = run_ranks(plan_ranks(load_job("hier"), lab), lab)
     wrong = sum(rank["num_wrong"] for rank in ranks)
     lines = []

@@ -57,7 +57,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Add up inside each node, then between nodes, then share inside.",
             "bytes",
             build_hierarchical,
-            max_segments=16,
+            max_segments=8,
         ),
         Algorithm(
             "native",

@@ -231,9 +231,11 @@ def status_screen(lab: Lab, width: int) -> Lines:
     return [*lines, line(), *links_table(lab, width), *next_lines(lab)]
 
 
-def down_line(lab: Lab, width: int) -> Lines:
+def down_line(lab: Lab, user: str | None, width: int) -> Lines:
+    """`user`: what ran on the lab as it was taken down."""
     text = f'Lab "{lab.name}" is down; its {count(lab.spec.nodes, "node")} and links are gone.'
-    return paragraph(f"{text} Runs stay: make runs", width)
+    ended = f" It ended with the lab: {user}." if user else ""
+    return paragraph(f"{text}{ended} Runs stay: make runs", width)
 
 
 def _unit(spec: ClusterSpec) -> tuple[str, float]:

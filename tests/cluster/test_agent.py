@@ -74,6 +74,27 @@ def test_says_what_it_is_and_what_it_loaded(agent: AgentClient) -> None:
     assert agent.close() == 0
 
 
+def test_a_rank_that_is_stopped_is_told_of(agent: AgentClient) -> None:
+    agent.start("stay", {})
+    pid = agent.hear("message")["data"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert agent.hear("stopped")["rank"] == 0
+    os.kill(pid, signal.SIGCONT)
+    assert agent.hear("continued")["rank"] == 0
+    assert agent.close() == 0
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_the_end_of_input_ends_an_import_that_goes_on(start_agent: Start, told: bool) -> None:
+    agent = start_agent("tests.cluster.slow_import")
+    agent.hear("ready")
+    if told:
+        agent.start("stay", {})
+        time.sleep(0.2)
+        assert agent.process.poll() is None  # an order does not end it
+    assert agent.close() == 0
+
+
 def test_passes_on_logs_messages_and_endings(agent: AgentClient) -> None:
     agent.start("report", {"word": "red"}, {"word": "blue"})
     events = agent.until_done()

@@ -9,7 +9,7 @@ import pytest
 
 import cluster.backends
 from cluster import lab
-from cluster.errors import ClusterError, LabExists, NoLab, ProbeFailed
+from cluster.errors import ClusterError, LabBusy, LabExists, NoLab, ProbeFailed
 from cluster.lab import LabEvent, bring_up, measure, open_lab, take_down
 from cluster.nodes import Backend, Node, NodeFacts, NodeProcess, Nodes
 from cluster.probe import LinkMeasurement, ProbeReport
@@ -201,6 +201,70 @@ def test_a_bad_measurement_is_kept_and_refused(
         measure()
     assert open_lab().probe == BAD
     assert nodes.alive
+
+
+def test_one_user_at_a_time_and_no_measuring_meanwhile() -> None:
+    made = bring_up(SPEC, "one", probe=False)
+    with lab.in_use(made, "run r1") as use:
+        for other in (
+            lambda: measure("one"),
+            lambda: bring_up(SPEC, "one"),  # finds it unmeasured
+            lambda: lab.in_use(made, "run r2").__enter__(),
+        ):
+            with pytest.raises(LabBusy) as caught:
+                other()
+            assert "run r1" in (caught.value.seen or "")
+        assert "run r1" in (lab.user_of("one") or "")
+        assert bring_up(SPEC, "one", probe=False).already_up
+        assert not use.lab_taken_down
+        take_down("one")  # its user is told, not asked
+        assert use.lab_taken_down
+    with pytest.raises(NoLab), lab.in_use(made, "run r3"):
+        pass
+    assert lab.list_labs() == ()
+    assert not LabDirectory.of("one").path.exists()
+
+
+def test_measuring_is_a_use_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bring_up(SPEC)
+    seen = []
+
+    def probed(*_: object) -> ProbeReport:
+        with pytest.raises(LabBusy) as caught, lab.in_use(made, "run r1"):
+            pass
+        seen.append(caught.value.seen)
+        return GOOD
+
+    monkeypatch.setattr(lab, "run_probe", probed)
+    measure()
+    assert "being measured" in seen[0]
+    assert lab.user_of("default") is None
+
+
+def test_whether_it_is_still_the_same_lab(nodes: Recorder) -> None:
+    made = bring_up(SPEC, probe=False)
+    assert lab.is_up(made)
+    take_down()
+    assert not lab.is_up(made)
+    bring_up(SPEC, probe=False)
+    assert not lab.is_up(made)
+    nodes.alive = False
+    assert not lab.is_up(made)
+
+
+def test_a_lab_that_is_coming_up_is_busy_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def probed(*_: object) -> ProbeReport:
+        for use in (open_lab, take_down, measure):
+            with pytest.raises(LabBusy):
+                use()
+            tried.append(use)
+        return GOOD
+
+    monkeypatch.setattr(lab, "run_probe", probed)
+    bring_up(SPEC)
+    assert len(tried) == 3
 
 
 def test_unknown_backends_and_privileges_are_refused() -> None:

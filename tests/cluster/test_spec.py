@@ -1,5 +1,6 @@
 """ClusterSpec: the catalog, files, overrides, and what is refused."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,10 @@ def test_unknown_keys_and_right_keys_at_the_wrong_level(
 
 def test_an_override_must_name_a_node_exactly(tmp_path: Path) -> None:
     for name in ("node3", "node", "node10", "Node1"):
-        with pytest.raises(SpecError, match=f"there is no node '{name}'"):
+        with pytest.raises(SpecError, match=f"there is no node '{name}'") as caught:
             load_cluster(written(tmp_path, FULL.replace("node1:", f"{name}:")))
+        (fault,) = caught.value.faults
+        assert (fault.where[-2:], fault.key) == (":9", f"overrides.{name}")
 
 
 def test_jitter_needs_a_delay_also_after_overrides(tmp_path: Path) -> None:
@@ -154,6 +157,21 @@ def test_unknown_names_list_the_catalog(name: str, hint: str) -> None:
         load_cluster(name)
     assert repr(name) in caught.value.message
     assert hint in caught.value.fix[0]
+
+
+def test_a_name_of_bad_letters_is_refused_with_a_good_one(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_cluster(written(tmp_path, FULL.replace("name: ", "name: ../My ", 1)))
+    assert "[A-Za-z0-9]" in (caught.value.rule or "")
+    assert caught.value.fix[0].startswith("write my-")
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name, seen in (("pipe.yaml", "no ordinary file"), ("", "a folder")):
+        with pytest.raises(SpecError, match=seen) as caught:
+            load_cluster(f"{tmp_path}/{name}")
+        assert caught.value.rule and caught.value.fix
 
 
 def test_a_missing_file_is_named() -> None:

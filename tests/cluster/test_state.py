@@ -151,6 +151,39 @@ def test_a_lock_held_elsewhere_is_named_with_its_process() -> None:
         assert (LabDirectory.of("a").path / LOCK_FILE).read_text() == str(os.getpid())
 
 
+def test_a_use_ends_with_its_process_however_it_ends() -> None:
+    script = (
+        "import sys; from cluster.state import LabDirectory\n"
+        "with LabDirectory.of('a').in_use('run r1'):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    directory = LabDirectory.of("a")
+    with directory.locked():
+        directory.write({})
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert directory.user() == f"run r1 (process {other.pid})"
+        with pytest.raises(LabBusy), directory.in_use("run r2"):
+            pass
+        other.kill()
+        other.wait()
+    assert directory.user() is None
+    with directory.in_use("run r2") as use:
+        use.tell("run r3")
+        assert directory.user() == f"run r3 (process {os.getpid()})"
+    with directory.locked():
+        directory.remove()
+    assert directory.user() is None
+    with pytest.raises(FileNotFoundError), directory.in_use("run r4"):
+        pass
+
+
 def test_state_is_readable_json() -> None:
     directory = LabDirectory.of("a")
     with directory.locked():

@@ -42,6 +42,21 @@ def only_fault(text: str) -> Fault:
     return found[0]
 
 
+def test_a_value_put_below_a_plain_value_is_where_it_was_typed() -> None:
+    document = load_yaml("name: x\nsteps: 3", name="job.yaml").assign("steps.x=3")
+    with pytest.raises(SpecError) as caught:
+        validate(Job, document)
+    assert [fault.where for fault in caught.value.faults] == ["set steps.x=3"]
+
+
+def test_a_single_fault_has_its_parts_apart() -> None:
+    with pytest.raises(SpecError) as caught:
+        validate(Job, load_yaml('name: x\nsteps: "1e6"', name="job.yaml"))
+    error = caught.value
+    assert error.message == 'job.yaml:2: steps: "1e6" (text)'
+    assert (error.rule, error.fix) == ("must be a whole number", ("write 1000000",))
+
+
 def test_reads_a_right_file() -> None:
     text = """
 name: "on"

@@ -185,7 +185,7 @@ def run_in_memory(
         transport = wrap(rank, network.transport(rank))
         collective = ScheduledCollective(schedule, rank, fabric, transport, timeout_s=10)
         try:
-            traffic = collective.all_reduce(results[rank], segments, "bucket 0")
+            traffic = collective.all_reduce(results[rank], segments, 0)
         except TransportError:
             network.leave(rank)  # so that nobody waits for it
             raise

@@ -1,5 +1,7 @@
 """Buckets: views, and a status whose sum over ranks is exact in every dtype."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -108,6 +110,26 @@ def test_fingerprint_sees_order_and_place() -> None:
         [one, two, torch.zeros(1)],
     ]
     assert len({fingerprint(tensors) for tensors in alike}) == len(alike)
+
+
+def test_fingerprint_sees_regular_changes_in_several_places() -> None:
+    """Small steps and sign flips, which a plain weighted sum lets cancel one another."""
+    for dtype, bits in ((torch.float32, torch.int32), (torch.float64, torch.int64)):
+        values = torch.linspace(-2.0, 5.0, 4_084, dtype=dtype)
+        seen = {fingerprint([values]), fingerprint([values.neg()])}
+        for size in (1, 2, 3, -1, -2, -3, 1 << 22):  # units in the last place
+            for first in range(6):
+                for second in range(first + 1, 7):
+                    for ratio in (-3, -2, -1, 1, 2, 3):
+                        moved = values.clone()
+                        moved.view(bits)[first] += size
+                        moved.view(bits)[second] += size * ratio
+                        seen.add(fingerprint([moved]))
+        for first, second in itertools.combinations(range(60), 2):
+            flipped = values.clone()
+            flipped[[first, second]] *= -1
+            seen.add(fingerprint([flipped]))
+        assert len(seen) == 2 + 7 * 21 * 6 + 60 * 59 // 2
 
 
 def test_fingerprint_reads_strided_and_misaligned_tensors() -> None:

@@ -11,8 +11,6 @@ from ddp.cost import (
     inter_node_bound,
     payload_bytes,
     price,
-    ring_bytes,
-    ring_latency_s,
     traffic,
 )
 from ddp.errors import UsageError
@@ -129,7 +127,7 @@ class TestPrice:
 
         cost = price(ring_schedule(range(64)), fabric, 64_000_000)
 
-        expected = ring_latency_s(64, 0.002) + ring_bytes(64_000_000, 64) / 1e6
+        expected = 2 * 63 * 0.002 + 2 * 63 / 64 * 64_000_000 / 1e6
         assert cost.seconds == pytest.approx(expected)
 
     def test_segments_hide_all_but_the_busiest_capacity(self):

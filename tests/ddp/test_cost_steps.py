@@ -10,11 +10,6 @@ from ddp.cost import (
     inter_node_bound,
     predict_step,
     relative_error,
-    ring_bytes,
-    ring_latency_s,
-    strong_scaling_efficiency,
-    weak_scaling_efficiency,
-    wire_limit_s,
 )
 from ddp.errors import UsageError
 
@@ -62,7 +57,7 @@ class TestFormulas:
         num_bytes = 7_000_000_000 * 2
         compute_s = 0.5
 
-        sent = ring_bytes(num_bytes, 1024)
+        sent = 2 * (1024 - 1) / 1024 * num_bytes  # by each rank of a flat ring
         inside = predict_step(compute_s, [0.0], [sent / 900e9], compute_s, overlap=True)
         between = predict_step(compute_s, [0.0], [sent / 25e9], compute_s, overlap=True)
 
@@ -91,16 +86,10 @@ class TestFormulas:
 
     def test_what_took_no_time_has_no_rate(self):
         assert algorithm_bandwidth(1000, 0.0) is None
-        assert weak_scaling_efficiency(1.0, 0.0) is None
-        assert strong_scaling_efficiency(1.0, 0.0, 4) is None
         assert relative_error(1.0, 0.0) is None
 
     def test_bounds(self):
         assert [inter_node_bound(1000, nodes) for nodes in (1, 2, 4)] == [0, 1000, 1500]
-        assert wire_limit_s(16_000_000, 2, 47.8e6) == pytest.approx(0.335, abs=0.0005)
-        assert ring_latency_s(1, 0.5) == 0
 
-    def test_ratios(self):
-        assert weak_scaling_efficiency(0.2, 0.25) == pytest.approx(0.8)
-        assert strong_scaling_efficiency(1.0, 0.5, 4) == pytest.approx(0.5)
+    def test_error_of_a_prediction(self):
         assert relative_error(predicted=279, measured=286) == pytest.approx(-0.0245, abs=0.0001)

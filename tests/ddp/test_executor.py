@@ -19,6 +19,7 @@ from ddp.replay import replay
 from ddp.schedule import Schedule
 from ddp.timing import Traffic
 from ddp.transport.p2p import P2PTransport
+from tests.ddp.samples import random_buffers
 
 InMemory = Callable[..., tuple[list[Tensor], list[Traffic]]]
 
@@ -46,11 +47,6 @@ def fold(algorithm: str, fabric: Fabric, buffers: list[Tensor], segments: int) -
         return fold_hierarchical(buffers, fabric.groups, segments)
     order = ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0)
     return fold_ring(buffers, order, segments)
-
-
-def random_buffers(num_ranks: int, numel: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(numel + 1)
-    return [torch.randn(numel, generator=generator) for _ in range(num_ranks)]
 
 
 @pytest.mark.parametrize("algorithm", [*ORDERS, "hierarchical"])
@@ -105,7 +101,7 @@ def test_noop_leaves_the_buffer_alone() -> None:
     buffer = torch.arange(5.0)
     collective = make_collective("noop", None, 0, Fabric((0, 1)), None, 1.0)  # type: ignore[arg-type]
     assert isinstance(collective, NoCollective)
-    assert collective.all_reduce(buffer, 2, "bucket 0") == Traffic(0, 0)
+    assert collective.all_reduce(buffer, 2, 0) == Traffic(0, 0)
     assert torch.equal(buffer, torch.arange(5.0))
 
 
@@ -140,7 +136,7 @@ def test_real_sockets_give_the_bytes_of_replay(ranks: Any) -> None:
             schedule = build(algorithm, fabric)
             collective = ScheduledCollective(schedule, rank, fabric, transport, 20)
             buffer = inputs(numel, dtype)[rank]
-            collective.all_reduce(buffer, segments, "bucket 0")
+            collective.all_reduce(buffer, segments, 0)
             results.append(torch.view_as_real(buffer) if buffer.is_complex() else buffer)
         return [result.to(torch.float64).numpy() for result in results]
 
@@ -164,7 +160,7 @@ def test_native_sums_exact_integers(ranks: Any) -> None:
         real = torch.arange(7.0) * (rank + 1)
         complex_ = torch.complex(torch.arange(3.0), torch.full((3,), float(rank)))
         empty = torch.zeros(0)
-        sent = [collective.all_reduce(b, 1, "bucket 0") for b in (real, complex_, empty)]
+        sent = [collective.all_reduce(b, 1, 0) for b in (real, complex_, empty)]
         assert sent == [Traffic(None, None)] * 3
         return [real.tolist(), torch.view_as_real(complex_).flatten().tolist()]
 

@@ -19,6 +19,7 @@ from ddp.schedule import Schedule, Transfer
 from ddp.timing import Traffic
 from ddp.transport import Transport
 from ddp.transport.memory import MemoryNetwork
+from tests.ddp.samples import random_buffers
 
 InMemory = Callable[..., tuple[list[Tensor], list[Traffic]]]
 
@@ -27,11 +28,6 @@ def build(algorithm: str, fabric: Fabric) -> Schedule:
     if algorithm == "hierarchical":
         return hierarchical_schedule(fabric.groups)
     return ring_schedule(range(fabric.num_ranks))
-
-
-def random_buffers(num_ranks: int, numel: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(numel + 1)
-    return [torch.randn(numel, generator=generator) for _ in range(num_ranks)]
 
 
 def test_both_ends_write_what_they_send(in_memory: InMemory) -> None:
@@ -146,7 +142,7 @@ def test_a_silent_peer_is_named_with_bucket_and_stage() -> None:
     transport = MemoryNetwork(2).transport(0)
     collective = ScheduledCollective(build("ring", fabric), 0, fabric, transport, 0.05)
     with pytest.raises(PeerTimeout) as raised:
-        collective.all_reduce(torch.ones(4), 1, "bucket 3")
+        collective.all_reduce(torch.ones(4), 1, 3)
     text = "bucket 3, stage 0, segment 0: rank 1 sent nothing for 0.05 s"
     assert str(raised.value) == text
 
@@ -159,7 +155,7 @@ def test_a_peer_that_leaves_is_named() -> None:
     with pytest.raises(
         TransportError, match=r"bucket 0, stage 0.* with rank 1 failed: rank 1 has closed"
     ):
-        collective.all_reduce(torch.ones(4), 1, "bucket 0")
+        collective.all_reduce(torch.ones(4), 1, 0)
 
 
 def test_neighbouring_chunks_travel_together() -> None:

@@ -1,58 +1,15 @@
 """Failing together: the first cause, as one text on every rank, and nobody hangs."""
 
-import os
-import re
-import signal
+import importlib
 from collections.abc import Callable
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.errors import DdpError, ReductionFailed
-from ddp.parallel import DistributedDataParallel
-
-TIMEOUT_S = 5.0
-
-
-class Branches(nn.Module):
-    """Two layers; which of them are used is up to the caller."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = nn.Linear(4, 4)
-        self.right = nn.Linear(4, 4)
-
-    def forward(self, inputs: Tensor, used: str = "left right") -> Tensor:
-        hidden = inputs
-        for name in used.split():
-            hidden = getattr(self, name)(hidden)
-        return hidden
-
-
-def wrap(module: nn.Module, **arguments: Any) -> DistributedDataParallel:
-    arguments = {"algorithm": "ring", "per_parameter": True, "timeout_s": TIMEOUT_S, **arguments}
-    return DistributedDataParallel(module, **arguments)
-
-
-def message(call: Callable[[], Any]) -> str:
-    """The text of the error that `call` must raise, with its class."""
-    try:
-        call()
-    except DdpError as exc:
-        return f"{type(exc).__name__}: {exc}"
-    return "nothing was raised"
-
-
-def train(wrapped: DistributedDataParallel, *arguments: Any) -> None:
-    wrapped(torch.ones(2, 4), *arguments).sum().backward()
-
-
-def the_one_text(texts: list[str]) -> str:
-    assert len(set(texts)) == 1, texts
-    return texts[0]
+from ddp.errors import ReductionFailed
+from tests.ddp.samples import Branches, message, the_one_text, train, wrap
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "native"])
@@ -115,6 +72,8 @@ def test_a_gradient_that_cannot_be_reduced_is_named(ranks: Any, kind: str) -> No
 
 
 def test_a_layer_used_twice_under_reentrant_checkpointing_is_named(ranks: Any) -> None:
+    importlib.import_module("sympy")  # the inner backward does: once here, not in each rank
+
     class Inner(torch.autograd.Function):
         """What reentrant checkpointing does: a backward inside a backward."""
 
@@ -177,15 +136,6 @@ def test_different_or_wrong_arguments_are_refused_alike(ranks: Any) -> None:
         assert expected in the_one_text(texts)
 
 
-def test_a_rank_that_does_not_wrap_is_named(ranks: Any) -> None:
-    def body(rank: int) -> str:
-        return "" if rank == 1 else message(lambda: wrap(nn.Linear(2, 2), timeout_s=0.5))
-
-    first, _, third = ranks.run(3, body)
-    assert "PeerTimeout: rank 0 waited 0.5 s for the model of rank 1" in first
-    assert "of rank 1" in third
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "native"])
 def test_parameters_that_drift_stop_all_ranks(ranks: Any, algorithm: str) -> None:
     def body(rank: int) -> str:
@@ -199,46 +149,6 @@ def test_parameters_that_drift_stop_all_ranks(ranks: Any, algorithm: str) -> Non
     text = the_one_text(ranks.run(2, body))
     assert "left.bias" in text
     assert "not the same on all ranks" in text
-
-
-@pytest.mark.parametrize("victim", [0, 1, 3])
-@pytest.mark.parametrize("algorithm", ["ring", "native"])
-def test_kill_9_of_a_peer(ranks: Any, algorithm: str, victim: int) -> None:
-    """Also of rank 0, which keeps the store."""
-
-    def body(rank: int) -> None:
-        wrapped = wrap(Branches(), algorithm=algorithm, timeout_s=30)
-        train(wrapped)
-        if rank == victim:
-            os.kill(os.getpid(), signal.SIGKILL)
-        start = monotonic()
-        text = message(lambda: train(wrapped))
-        taken_s = monotonic() - start
-        raise SystemExit(f"{taken_s:.3f} {text}")
-
-    outcomes = ranks.outcomes(4, body, timeout_s=40)
-    assert outcomes[victim].exit_code == -signal.SIGKILL
-    for rank, outcome in enumerate(outcomes):
-        if rank != victim:
-            taken_s, text = outcome.message.split(" ", 1)
-            assert text.startswith("ReductionFailed: rank ")
-            assert "bucket" in text
-            assert float(taken_s) < 30, "it must be noticed, not waited out"
-    texts = {o.message.split(" ", 1)[1] for r, o in enumerate(outcomes) if r != victim}
-    assert victim == 0 or len(texts) == 1
-
-
-def test_a_peer_that_stalls_is_named(ranks: Any) -> None:
-    def body(rank: int) -> str:
-        wrapped = wrap(Branches(), timeout_s=1.0)
-        train(wrapped)
-        if rank == 1:
-            sleep(2.5)
-        return message(lambda: train(wrapped))
-
-    text = the_one_text(ranks.run(3, body))
-    assert "bucket 0, stage" in text
-    assert re.search(r": rank 1 (sent|took) nothing for 1 s$", text)
 
 
 def test_abort_gives_every_rank_the_reason(ranks: Any) -> None:

@@ -1,6 +1,5 @@
 """DistributedDataParallel in real processes: gradients are the mean, under every kind of use."""
 
-import copy
 import importlib
 from typing import Any
 
@@ -10,44 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from ddp.fabric import Fabric
 from ddp.parallel import DistributedDataParallel
+from tests.ddp.samples import as_lists, gradients, integers, linear, local_gradients
 
 TWO_BY_TWO = Fabric((0, 0, 1, 1))
 
 
-def integers(rank: int, *shape: int) -> Tensor:
-    """Small whole numbers, different on each rank and at each place."""
-    numel = int(torch.tensor(shape).prod())
-    return ((torch.arange(numel) * (rank + 2)) % 7 - 3).to(torch.float32).view(shape)
-
-
-def linear(rank: int, inputs: int = 3, outputs: int = 2) -> nn.Linear:
-    """A linear layer whose values differ by rank until they are broadcast."""
-    layer = nn.Linear(inputs, outputs)
-    with torch.no_grad():
-        layer.weight.copy_(integers(rank, outputs, inputs))
-        layer.bias.zero_()
-    return layer
-
-
-def local_gradients(module: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Of a copy, so that the module is left alone."""
-    twin = copy.deepcopy(module)
-    for parameter in twin.parameters():
-        parameter.grad = None
-    twin(inputs).sum().backward()
-    return [p.grad for p in twin.parameters() if p.grad is not None]
-
-
-def gradients(module: nn.Module) -> list[Tensor]:
-    return [p.grad.clone() for p in module.parameters() if p.grad is not None]
-
-
 def means(per_rank: list[list[Tensor]]) -> list[Tensor]:
     return [torch.stack(list(column)).mean(0) for column in zip(*per_rank, strict=True)]
-
-
-def as_lists(tensors: list[Tensor]) -> list[Any]:
-    return [tensor.tolist() for tensor in tensors]
 
 
 def test_every_algorithm_gives_the_mean_and_not_the_sum(ranks: Any) -> None:

@@ -12,38 +12,7 @@ from ddp.errors import ReductionFailed, UsageError
 from ddp.executor import NoCollective
 from ddp.membership import fabric_from, node_identity
 from ddp.parallel import DistributedDataParallel
-
-
-def integers(rank: int, *shape: int) -> Tensor:
-    """Small whole numbers, different on each rank and at each place."""
-    numel = int(torch.tensor(shape).prod())
-    return ((torch.arange(numel) * (rank + 2)) % 7 - 3).to(torch.float32).view(shape)
-
-
-def linear(rank: int, inputs: int = 3, outputs: int = 2) -> nn.Linear:
-    """A linear layer whose values differ by rank until they are broadcast."""
-    layer = nn.Linear(inputs, outputs)
-    with torch.no_grad():
-        layer.weight.copy_(integers(rank, outputs, inputs))
-        layer.bias.zero_()
-    return layer
-
-
-def local_gradients(module: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Of a copy, so that the module is left alone."""
-    twin = copy.deepcopy(module)
-    for parameter in twin.parameters():
-        parameter.grad = None
-    twin(inputs).sum().backward()
-    return [p.grad for p in twin.parameters() if p.grad is not None]
-
-
-def gradients(module: nn.Module) -> list[Tensor]:
-    return [p.grad.clone() for p in module.parameters() if p.grad is not None]
-
-
-def as_lists(tensors: list[Tensor]) -> list[Any]:
-    return [tensor.tolist() for tensor in tensors]
+from tests.ddp.samples import as_lists, gradients, integers, linear, local_gradients
 
 
 def test_initial_state_comes_from_rank_0(ranks: Any) -> None:

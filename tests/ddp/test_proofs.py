@@ -91,7 +91,9 @@ class TestOverTheGrid:
             prove(schedule)
 
     def test_integers_and_float_bytes(self, algorithm, order, num_ranks):
-        lengths = {0, 1, num_ranks - 1, num_ranks, num_ranks + 1, 61}
+        lengths = {num_ranks - 1, 61}
+        if num_ranks < 7:
+            lengths |= {0, 1, num_ranks, num_ranks + 1}
         for fabric, schedule in different_schedules(num_ranks, algorithm, order):
             for numel in sorted(lengths):
                 segments = 1 + numel % 3

@@ -15,7 +15,9 @@ from cluster.lab import Lab
 from cluster.nodes import Node, NodeFacts, NodeProcess
 from cluster.probe import LinkMeasurement, ProbeReport
 from cluster.spec import ClusterSpec, LinksSpec
+from cluster.state import LabDirectory
 from jobs.rankplan import Program
+from tests.jobs.ranks import RunRanks, rank_host
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,7 @@ class LocalNodes:
     def __init__(self, num_nodes: int) -> None:
         self._nodes = tuple(Node(f"node{k}", k, "127.0.0.1", "lo") for k in range(num_nodes))
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.alive = True
 
     def list(self) -> tuple[Node, ...]:
         return self._nodes
@@ -109,11 +112,15 @@ def probe_report(spec: ClusterSpec) -> ProbeReport:
 
 
 @pytest.fixture
-def make_lab() -> Iterator[MakeLab]:
+def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLab]:
     """`make_lab(nodes, ranks_per_node, probed=True)`; what it started is ended afterwards."""
     made: list[LocalNodes] = []
+    (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(jobs.launch, "is_up", lambda lab: lab.nodes.alive)
 
     def make(nodes: int = 2, ranks_per_node: int = 2, *, probed: bool = True) -> Lab:
+        LabDirectory.of("default").path.mkdir(mode=0o700, exist_ok=True)
         spec = cluster_spec(nodes, ranks_per_node)
         local = LocalNodes(nodes)
         made.append(local)
@@ -130,11 +137,18 @@ def make_lab() -> Iterator[MakeLab]:
                     pipe.close()
 
 
+@pytest.fixture(scope="session")
+def run_ranks() -> Iterator[RunRanks]:
+    """Runs whole ranks, forked from one process that has imported torch once for all tests."""
+    with rank_host() as run:
+        yield run
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and labs of a test are its own."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
 

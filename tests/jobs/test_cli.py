@@ -1,13 +1,18 @@
 """The command line: the verbs about runs, and what those who mistype are told."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobs.cli import VERBS
+import cluster.lab
+from jobs.report import terminal
+from jobs.verbs import VERBS
 from tests.jobs.command import call, valid
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +44,70 @@ def test_help_lists_every_verb_and_imports_none() -> None:
     for verb, (_, line) in VERBS.items():
         assert f"  {verb} " in done.stdout
         assert line in done.stdout
+
+
+def test_no_verb_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys)
+    assert (code, out) == (2, "")
+    assert all(verb in err for verb in VERBS)
+
+
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from jobs.cli import main\n"
+        "main(['runs'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+SHELL = f"PYTHONPATH={ROOT} {sys.executable} -P -m jobs.cli"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (f"{SHELL} runs >&-", 0, ""),
+        (f"{SHELL} runs <&- >&- 2>&-", 0, ""),
+        (f"{SHELL} status >&- 2>&-", 1, ""),
+        (f"{SHELL} runs >/dev/full", 1, "standard output: No space left"),
+        (f"{SHELL} runs --json >/dev/full", 1, "standard output: No space left"),
+        (f"mkdir gone; cd gone; rmdir ../gone; {SHELL} runs", 2, "the folder you are in is gone"),
+    ],
+)
+def test_streams_and_folders_that_are_not_there(line: str, code: int, words: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_an_impatient_second_ctrl_c_changes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(_name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    show = terminal.show
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        show(*arguments)
+
+    monkeypatch.setattr(cluster.lab, "open_lab", twice)
+    monkeypatch.setattr(terminal, "show", interrupted)
+    code, _, err = call(capsys, "status")
+    assert (code, err.strip()) == (130, "ddplab: stopped by you")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -103,6 +172,7 @@ def test_a_rate_the_lab_does_not_have_is_refused(capsys: pytest.CaptureFixture[s
         (["run", "hier", "--stesp", "3"], "usage", "ddplab run --steps"),
         (["run", "hier", "--steps", "many"], "usage", "ddplab run --help"),
         (["run"], "usage", "ddplab run --help"),
+        (["run", "hier", "--data", " "], "bad_data", "leave DATA out"),
         (["runs-clean"], "usage", "ddplab runs-clean --help"),
         (["runs-clean", "--keep", "-2"], "bad_records", "KEEP=10"),
         (["run", "hier"], "no_lab", "make cluster-up"),
@@ -118,7 +188,8 @@ def test_errors_satisfy_the_contract(
     assert code == (2 if kind == "usage" else 1)
     assert err == ""
     error = valid(out, "error")["error"]
-    assert (error["kind"], error["fix"]) == (kind, fix)
+    assert error["kind"] == kind
+    assert fix in error["fix"]
     assert not Path("runs").exists()
     code, out, err = call(capsys, *words)  # and the same to people
     assert code != 0

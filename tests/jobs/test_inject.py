@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ddp.timing import Traffic
 from jobs import inject
 from jobs.data import Batches, Position, Windows
-from jobs.inject import Delay, SlowCollective
+from jobs.errors import JobSpecError
+from jobs.inject import Delay, SlowCollective, check_place
 from jobs.spec import InjectSpec
 
 Phase = Literal["data", "forward", "backward", "optimizer", "bucket"]
@@ -28,15 +29,15 @@ class Clock:
 
 
 class Recorder:
-    """A collective that only notes its labels."""
+    """A collective that only notes the buckets it is given."""
 
     name = "recorder"
 
     def __init__(self) -> None:
-        self.labels: list[str] = []
+        self.buckets: list[int] = []
 
-    def all_reduce(self, buffer: Tensor, segments: int, label: str) -> Traffic:
-        self.labels.append(label)
+    def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
+        self.buckets.append(bucket)
         return Traffic(buffer.numel(), segments)
 
 
@@ -69,7 +70,7 @@ def slept_by_phase(clock: Clock, delay: Delay) -> dict[str, float]:
     optimizer.step()
     mark()
     for bucket in range(3):
-        collective.all_reduce(torch.zeros(4), 1, f"bucket {bucket}")
+        collective.all_reduce(torch.zeros(4), 1, bucket)
     mark()
     return {phase: round(marks[at + 1] - marks[at], 6) for at, phase in enumerate(PHASES)}
 
@@ -91,14 +92,27 @@ def test_the_rank_that_is_meant(clock: Clock) -> None:
     assert slept_by_phase(clock, delay)["data"] == 0.1
 
 
-@pytest.mark.parametrize(("label", "slow"), [("bucket 1", True), ("bucket 11", False)])
-def test_the_bucket_that_is_meant(clock: Clock, label: str, slow: bool) -> None:
+@pytest.mark.parametrize(("bucket", "slow"), [(1, True), (0, False), (11, False)])
+def test_the_bucket_that_is_meant(clock: Clock, bucket: int, slow: bool) -> None:
     inner = Recorder()
     collective = SlowCollective(inner, bucket=1, delay_s=0.5)
-    traffic = collective.all_reduce(torch.zeros(4), 7, label)
-    assert (traffic, inner.labels) == (Traffic(4, 7), [label])
+    traffic = collective.all_reduce(torch.zeros(4), 7, bucket)
+    assert (traffic, inner.buckets) == (Traffic(4, 7), [bucket])
     assert clock.slept_s == (0.5 if slow else 0.0)
     assert collective.name == "recorder"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (InjectSpec(phase="data", ms=1, rank=4), "inject.rank 4 with 4 ranks"),
+        (InjectSpec(phase="bucket", ms=1, bucket=3), "inject.bucket 3 of a model with 3 buckets"),
+    ],
+)
+def test_a_place_that_does_not_exist_is_refused(spec: InjectSpec, told: str) -> None:
+    with pytest.raises(JobSpecError, match=told):
+        check_place(spec, world_size=4, num_buckets=3)
+    check_place(spec, world_size=5, num_buckets=4)
 
 
 def test_a_slow_batch_is_the_same_batch(clock: Clock) -> None:

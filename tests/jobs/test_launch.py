@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from cluster.errors import LabBusy
 from cluster.lab import Lab
+from cluster.state import LabDirectory
 from jobs.errors import JobSpecError, RunFailed, RunStopped
 from jobs.launch import RunResult, launch
 from jobs.progress import PhaseProgress
@@ -212,6 +214,63 @@ def test_a_node_that_is_lost_is_named(make_lab: Any, tmp_path: Path) -> None:
     result = run_it(lab, tmp_path / "runs", job("ok", train={"steps": 5000}), Notes(lose))
     assert result.error is not None
     assert result.error.message == ("node1 (ranks 2, 3) is gone: its agent was killed by SIGKILL")
+
+
+def lose_all(lab: Lab, how: Callable[[], None]) -> Callable[[PhaseProgress], None]:
+    """What the end of a lab looks like from here, at the third step."""
+
+    def lose(phase: PhaseProgress) -> None:
+        if phase.phase == "train" and phase.done == 3:
+            how()
+            for process in lab.nodes.processes:  # type: ignore[attr-defined]
+                process.kill()
+
+    return lose
+
+
+def test_nodes_that_are_lost_while_the_lab_stays_are_named(make_lab: Any, tmp_path: Path) -> None:
+    lab = make_lab()
+    notes = Notes(lose_all(lab, lambda: None))
+    result = run_it(lab, tmp_path / "runs", job("ok", train={"steps": 5000}), notes)
+    assert result.error is not None
+    assert "is gone: its agent was killed by SIGKILL" in result.error.message
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_a_lab_that_ended_is_the_cause(make_lab: Any, tmp_path: Path, num_nodes: int) -> None:
+    lab = make_lab(num_nodes)
+
+    def end() -> None:
+        lab.nodes.alive = False
+
+    notes = Notes(lose_all(lab, end))
+    result = run_it(lab, tmp_path / "runs", job("ok", train={"steps": 5000}), notes)
+    assert result.error is not None
+    assert result.error.message.startswith("the lab is gone")
+
+
+def test_a_lab_that_was_taken_down_is_the_cause(make_lab: Any, tmp_path: Path) -> None:
+    lab = make_lab()
+    notes = Notes(lose_all(lab, LabDirectory.of("default").tell_user_it_ends))
+    result = run_it(lab, tmp_path / "runs", job("ok", train={"steps": 5000}), notes)
+    assert result.error is not None
+    assert result.error.message == "the lab was taken down while the job ran"
+
+
+def test_a_lab_runs_one_job_at_a_time(make_lab: Any, tmp_path: Path) -> None:
+    lab, told = make_lab(), []
+
+    def second(phase: PhaseProgress) -> None:
+        if phase.phase == "train" and phase.done == 3:
+            with pytest.raises(LabBusy) as caught:
+                run_it(lab, tmp_path / "others", job("ok"))
+            told.append(str(caught.value))
+
+    result = run_it(lab, tmp_path / "runs", job("ok"), Notes(second))
+    assert result.error is None
+    assert f"run {result.folder.run_id} (process {os.getpid()})" in told[0]
+    assert not (tmp_path / "others").exists()
+    assert run_it(lab, tmp_path / "runs", job("ok")).error is None
 
 
 def test_a_program_that_cannot_be_imported_is_named(make_lab: Any, tmp_path: Path) -> None:

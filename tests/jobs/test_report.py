@@ -128,7 +128,9 @@ def test_a_lab_comes_up_and_goes(make_lab: Any, width: int) -> None:
         text_of(already_up(lab, width), width)
     )
     assert "node1 127.0.0.1" in text_of(status_screen(lab, width), width)
-    assert 'Lab "default" is down' in text_of(down_line(lab, width), width)
+    assert 'Lab "default" is down' in text_of(down_line(lab, None, width), width)
+    ended = text_of(down_line(lab, "run r1 (process 71)", width), width)
+    assert "run r1 (process 71)" in ended
 
 
 def test_a_lab_that_was_not_measured_says_so(make_lab: Any) -> None:

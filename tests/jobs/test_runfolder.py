@@ -1,5 +1,6 @@
 """Run folders: names, locks, runs/latest, and what cleaning must never touch."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from jobs.runfolder import (
     clean_runs,
     create_run,
     list_runs,
-    point_latest,
     replace_file,
     run_name,
 )
@@ -25,8 +25,7 @@ NOON = datetime(2026, 11, 30, 11, 4, tzinfo=UTC)
 
 def make(runs: Path, name: str, created_at: str = "2026-11-30T11:04:00") -> RunFolder:
     with create_run(runs, name, lambda run_id: {"run_id": run_id, "created_at": created_at}) as run:
-        point_latest(run)
-    return run
+        return run
 
 
 def names(folders: list[RunFolder]) -> list[str]:
@@ -41,6 +40,27 @@ def test_the_name_tells_when_what_and_where() -> None:
 def test_runs_of_the_same_minute_do_not_collide(tmp_path: Path) -> None:
     assert names([make(tmp_path, "run") for _ in range(3)]) == ["run", "run-2", "run-3"]
     assert (tmp_path / "latest").readlink() == Path("run-3")
+
+
+def full_disk(_run_id: str) -> dict[str, str]:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_folder_that_cannot_be_finished_is_not_left(tmp_path: Path) -> None:
+    with pytest.raises(RecordsError, match="No space left") as caught:
+        create_run(tmp_path / "runs", "run", full_disk).__enter__()
+    assert "runs-clean" in caught.value.fix[0]
+    assert list((tmp_path / "runs").iterdir()) == []
+    (tmp_path / "runs" / "latest").mkdir()
+    with pytest.raises(RecordsError, match="not a link"):
+        make(tmp_path / "runs", "run")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["latest"]
+
+
+def test_a_file_in_the_place_of_runs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RecordsError, match="not a folder"):
+        make(tmp_path / "runs", "run")
 
 
 def test_a_run_is_running_exactly_while_its_launcher_holds_it(tmp_path: Path) -> None:

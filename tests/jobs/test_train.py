@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
+from ddp.calibrate import Calibration
 from ddp.parallel import DistributedDataParallel
 from jobs.data import Batches, Windows
+from jobs.events import Events
 from jobs.models import build_model, next_byte_loss
 from jobs.spec import ModelSpec, TrainSpec
 from jobs.train import Trainer, baseline_block, build_optimizer
+from jobs.worker import RankRun
 
 MODEL = ModelSpec(layers=1, width=8, heads=2, context=8)
 SPEC = TrainSpec(lr=0.01)
@@ -188,6 +193,40 @@ def test_a_baseline_block_trains_meanwhile_with_nothing_sent() -> None:
     assert len(set(losses)) == 4  # it does train
     assert all(step.record.inter_node_bytes == 0 for step in measured)
     assert all(len(step.record.buckets) > 0 for step in measured)
+
+
+class Counted:
+    """Stands in for the NIC: counts what the test says was sent."""
+
+    def __init__(self) -> None:
+        self.sent = self.told = 0
+
+    def since_last(self) -> tuple[int, int]:
+        before, self.told = self.told, self.sent
+        return self.sent - before, 0
+
+
+def test_bytes_sent_between_steps_belong_to_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the baseline's barriers, and those with which ranks agree on a prediction."""
+    nic = Counted()
+
+    def barrier() -> None:
+        nic.sent += 1_000
+
+    monkeypatch.setattr(dist, "barrier", barrier)
+    with training(SPEC) as trainer:
+        trainer.nic = nic  # type: ignore[assignment]
+        told = SimpleNamespace(rank=0, world_size=1, node_of=[0], links=None, run_dir=tmp_path)
+        told.job = SimpleNamespace(ddp=SimpleNamespace(overlap=True))
+        run = RankRun(told, Events(None), None, trainer, Calibration(None, None, None))  # type: ignore[arg-type]
+        measured = baseline_block(trainer, 3, barrier, lambda _: None)
+        first = trainer.step(0)
+        run._predict(measured)
+        second = trainer.step(1)
+    assert nic.sent == 4_000
+    assert [first.record.nic_tx_bytes, second.record.nic_tx_bytes] == [0, 0]
 
 
 def test_the_baselines_barrier_is_outside_the_clock() -> None:

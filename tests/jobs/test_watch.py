@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from jobs.errors import RunFailed
 from jobs.progress import Progress
 from jobs.watch import Watch
 
@@ -60,7 +61,7 @@ def test_ranks_that_do_not_get_on_are_named() -> None:
     assert watch.ended(21.1)  # 5 s timeout and 15 s of grace after the last report
     cause = watch.cause()
     assert cause is not None
-    assert "behind: rank 1 (node1) after train step 1" in cause.message
+    assert "20 s: rank 1 (node1) after train step 1" in cause.message
 
 
 def test_a_start_that_takes_too_long_names_the_silent_agent() -> None:
@@ -104,12 +105,50 @@ def test_progress_needs_every_rank() -> None:
     assert done.remaining_s == pytest.approx(2.5)  # 2.5 s for two of four
 
 
-def test_a_lab_that_is_gone_as_a_whole_is_named() -> None:
+def test_a_rank_that_was_stopped_is_the_cause_once_others_waited_in_vain() -> None:
     watch = watch_of()
+    watch.take(1, {"event": "stopped", "rank": 1}, 1.0)
+    watch.take(0, {"event": "stopped", "rank": 0}, 1.0)
+    watch.take(0, {"event": "continued", "rank": 0}, 1.5)
+    assert not watch.ended(3.0)
+    watch.take(0, message(0, kind="failed", message="rank 1 sent nothing for 5 s"), 6.0)
+    assert watch.ended(7.1)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message.startswith("rank 1 (node1) was stopped by a signal")
+    assert cause.seen == "rank 0 (node0): rank 1 sent nothing for 5 s"
+
+
+def test_a_rank_that_gets_on_does_not_hide_one_that_does_not() -> None:
+    watch = watch_of()
+    for rank in (0, 1):
+        watch.take(rank, phase(rank, "train", 1), 1.0)
+    for now in range(2, 22):
+        watch.take(0, phase(0, "train", now), float(now))
+    assert watch.ended(21.1)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message == "not heard of for 20 s: rank 1 (node1) after train step 1"
+
+
+def test_time_in_which_nobody_watched_is_not_held_against_the_ranks() -> None:
+    watch = watch_of()
+    for rank in (0, 1):
+        watch.take(rank, phase(rank, "train", 1), 1.0)
+    watch.slept(100.0)
+    assert not watch.ended(120.0)
+    assert watch.ended(121.1)
+
+
+def test_the_end_of_the_lab_outranks_what_followed_from_it() -> None:
+    watch = watch_of()
+    watch.take(1, {"event": "exit", "rank": 1, "status": None, "signal": "SIGKILL"}, 0.9)
     watch.take(0, {"event": "closed", "status": 137, "errors": ["nsenter: gone"]}, 1.0)
     watch.take(1, {"event": "closed", "status": 137, "errors": []}, 1.1)
     assert watch.ended(1.2)
+    assert watch.lost_nodes() == [0, 1]
+    end = RunFailed("the lab is gone")
+    assert watch.cause(end) is end
     cause = watch.cause()
     assert cause is not None
-    assert cause.message == "the lab is gone: every node ended at once"
-    assert (cause.fix, cause.seen) == (("make cluster-up",), "nsenter: gone")
+    assert "rank 1" in cause.message

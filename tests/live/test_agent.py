@@ -1,14 +1,17 @@
 """The agent in a node: its ranks die with whoever started it, however that one ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cluster.holding import parent_of
 from cluster.netns import NetnsNodes
 from cluster.nodes import Nodes
 from cluster.spec import load_cluster
@@ -127,9 +130,21 @@ time.sleep(600)
 """
 
 
+def agents_in(namespace: str) -> list[int]:
+    """Not their ranks, which look the same and are their children."""
+    inside = {pid: parent_of(pid) for pid in processes_in(namespace)}
+    agents = []
+    for pid, parent in inside.items():
+        if b"cluster.agent" in Path(f"/proc/{pid}/cmdline").read_bytes() and parent not in inside:
+            agents.append(pid)
+    assert len(agents) == 2
+    return agents
+
+
+@pytest.mark.parametrize("agents", ["run", "were stopped"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_launcher_that_is_killed_takes_its_job_along_and_not_the_lab(
-    nodes: NetnsNodes, idle: str, tmp_path: Path, number: signal.Signals
+    nodes: NetnsNodes, idle: str, tmp_path: Path, number: signal.Signals, agents: str
 ) -> None:
     words = [str(tmp_path), json.dumps(nodes.save())]
     with subprocess.Popen(
@@ -143,6 +158,10 @@ def test_a_launcher_that_is_killed_takes_its_job_along_and_not_the_lab(
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"up\n"
             assert len(processes_in(idle)) == 1 + 2 * (1 + 2 + 2)
+            if agents == "were stopped":
+                for pid in agents_in(idle):
+                    os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.1)
             launcher.send_signal(number)
             launcher.wait(TIMEOUT_S)
         finally:

@@ -48,19 +48,6 @@ def test_hier_trains_and_leaves_a_whole_run_folder(measured: TestLab, hier: dict
     assert written_ns - header["wall_ns"] < first_measured - header["monotonic_ns"]
 
 
-def test_communication_overlaps_backward_at_every_step(
-    measured: TestLab, hier: dict[str, Any]
-) -> None:
-    """Bytes have moved, and the first bucket has ended, before the last gradient is ready."""
-    for steps in measured.steps(hier["run_id"]):
-        for record in steps:
-            buckets = record["buckets"]
-            assert len(buckets) >= 4
-            assert buckets[0]["end_ns"] < max(bucket["ready_ns"] for bucket in buckets)
-            starts = [bucket["start_ns"] for bucket in buckets]
-            assert starts == sorted(starts)
-
-
 def test_noop_ends_with_different_parameters_and_says_so(measured: TestLab) -> None:
     sets = [word for setting in SHORT for word in ("--set", setting)]
     shown = measured.command("run", "noop", "--lab", measured.name, *sets)

@@ -1,0 +1,169 @@
+"""The verbs of `ddplab`, and the one place where errors become text and exit codes.
+
+Verbs are imported when they are used, so that `--help` answers at once. What they do is in
+`cli_lab` and `cli_run`. Exit codes: 0 what was asked happened, 1 it did not, 2 it was asked
+wrongly, 130 a person stopped it.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cluster.errors import ClusterError
+from jobs.errors import JobError, RunStopped
+
+FAILED, MISUSED, STOPPED = 1, 2, 130
+
+# verb -> (module, one line for --help); the command is the attribute named like the verb
+VERBS: dict[str, tuple[str, str]] = {
+    "up": ("jobs.cli_lab", "Make a lab: nodes joined by links as slow as you ask, measured."),
+    "status": ("jobs.cli_lab", "Show the lab and what its links carry."),
+    "probe": ("jobs.cli_lab", "Measure the links of the lab again."),
+    "down": ("jobs.cli_lab", "Take the lab down."),
+    "run": ("jobs.cli_run", "Train a job on the lab and say what the network cost."),
+    "runs": ("jobs.cli_run", "List all runs."),
+    "runs-clean": ("jobs.cli_run", "Remove all runs but the last ones."),
+}
+
+
+class CommandLineError(JobError):
+    """The command line asks for something that does not exist."""
+
+    kind = "usage"
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name and line; imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(VERBS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], VERBS, n=1)
+            raise CommandLineError(
+                f"{args[0]!r} is no verb",
+                rule=f"verbs are {', '.join(VERBS)}",
+                fix=f"ddplab {near[0]}" if near else "ddplab --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="ddplab")
+@click.pass_context
+def ddplab(ctx: click.Context) -> None:
+    """A small cluster on your own machine that shows where a training step spends its time."""
+    if ctx.invoked_subcommand is None:
+        verbs = f"verbs are {', '.join(VERBS)}"
+        raise CommandLineError("what is to be done?", rule=verbs, fix="ddplab --help")
+
+
+def run_command(asked: list[str]) -> int:
+    """Does what was asked and returns the exit code; a user's error never shows a traceback."""
+    as_json = "--json" in asked
+    try:
+        _require_working_folder()
+        code = ddplab.main(args=asked, prog_name="ddplab", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as exc:
+        return _tell(_usage(exc), as_json, MISUSED)
+    except CommandLineError as exc:
+        return _tell(exc, as_json, MISUSED)
+    except (ClusterError, JobError) as exc:
+        return _tell(exc, as_json, FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return _tell(RunStopped("stopped by you"), as_json, STOPPED)
+    except BrokenPipeError:  # whoever read us has seen enough
+        _close_output()
+        return FAILED
+    except OSError as exc:
+        if exc.filename is None:
+            _close_output()
+        where, why = exc.filename or "standard output", exc.strerror or str(exc)
+        fix = "look at the permissions, and at the room on the disk"
+        return _tell(JobError(f"{where}: {why}", fix=fix), as_json and bool(exc.filename), FAILED)
+
+
+def _close_output() -> None:
+    """What standard output does not take is not tried again at the end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _require_working_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise CommandLineError(
+            "the folder you are in is gone", rule="runs are kept below it", fix="cd .."
+        ) from None
+
+
+def _usage(exc: click.ClickException) -> CommandLineError:
+    context = exc.ctx if isinstance(exc, click.UsageError) else None
+    path = context.command_path if context else "ddplab"
+    if isinstance(exc, click.NoSuchOption) and context is not None:
+        known = [name for option in context.command.params for name in option.opts]
+        options = [name for name in known if name.startswith("--")]
+        near = get_close_matches(exc.option_name, options, n=1)
+        return CommandLineError(
+            f"{exc.option_name!r} is no option of {path}",
+            rule=f"options are {', '.join(options)}",
+            fix=f"{path} {near[0]}" if near else f"{path} --help",
+        )
+    return CommandLineError(exc.format_message(), fix=f"{path} --help")
+
+
+def _tell(error: Any, as_json: bool, code: int) -> int:
+    with _undisturbed():
+        from jobs.report.errors import error_screen
+        from jobs.report.terminal import error_console, show
+        from jobs.summary import SCHEMA, error_json
+
+        if as_json:
+            click.echo(json.dumps({"schema": SCHEMA, "error": error_json(error)}))
+        else:
+            console = error_console()
+            show(console, error_screen(error, console.width))
+    return code
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """An impatient second Ctrl-C does not cut off what is told about the first."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
