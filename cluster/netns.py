@@ -66,7 +66,7 @@ class NetnsNodes:
         _require_visible(Path(sys.executable), PROJECT, Path.cwd())
         try:
             self._holder, self._tie = start_holder(self._directory, self._privilege)
-            self._run(topology_commands(spec, self._network))
+            self._run(topology_commands(spec, self._network, _speaks_ipv6()))
             self._nodes = self._network.nodes(spec)
             answers = self._run([route_command(node, self._network) for node in self._nodes])
             for node, answer in zip(self._nodes, answers, strict=True):
@@ -186,9 +186,14 @@ def _attach(directory: Path, saved: Mapping[str, Any]) -> NetnsNodes:
     return NetnsNodes(directory, saved["privilege"], network, holder, nodes)
 
 
+def _speaks_ipv6() -> bool:
+    """Not where the kernel was started with ipv6.disable=1, for one."""
+    return Path("/proc/net/if_inet6").exists()
+
+
 def _plan(spec: ClusterSpec) -> tuple[str, ...]:
     network = FabricNetwork()
-    commands = [*topology_commands(spec, network), *limit_commands(spec, network)]
+    commands = [*topology_commands(spec, network, _speaks_ipv6()), *limit_commands(spec, network)]
     return tuple(shlex.join(command) for command in commands)
 
 

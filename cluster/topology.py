@@ -17,6 +17,7 @@ from cluster.spec import ClusterSpec
 BENCHMARK_RANGE = IPv4Network("198.18.0.0/15")
 BRIDGE = "fabric0"
 NIC = "fab0"
+LEAST_IPV6_MTU = 1280
 CONGESTION_CONTROL = "cubic"
 """Pinned, because the default of some kernels (bbr) loses throughput under tbf."""
 
@@ -43,34 +44,41 @@ def port_of(node: Node) -> str:
     return f"port{node.index}"
 
 
-def topology_commands(spec: ClusterSpec, network: FabricNetwork) -> list[list[str]]:
-    """The commands that make bridge, nodes and cables, unlimited, in this order."""
+def topology_commands(
+    spec: ClusterSpec, network: FabricNetwork, ipv6: bool = True
+) -> list[list[str]]:
+    """The commands that make bridge, nodes and cables, unlimited, in this order.
+
+    `ipv6`: whether the kernel speaks it, and devices must be told not to take an address of it.
+    """
     nodes = network.nodes(spec)
     mtus = {node: spec.links_of(node.name).inter_node.mtu for node in nodes}
     bridge = ["ip", "link", "add", BRIDGE, "type", "bridge"]
     commands = [
         [*bridge, "forward_delay", "0", "stp_state", "0", "mcast_snooping", "0"],
         ["ip", "link", "set", BRIDGE, "addrgenmode", "none"],
-    ]
+    ][: 2 if ipv6 else 1]
     for node in nodes:
-        commands += _node_commands(node, mtus[node], network)
+        speaks = ipv6 and mtus[node] >= LEAST_IPV6_MTU
+        commands += _node_commands(node, mtus[node], network, speaks)
     commands.append(["ip", "link", "set", BRIDGE, "mtu", str(max(mtus.values())), "up"])
     return commands
 
 
-def _node_commands(node: Node, mtu: int, network: FabricNetwork) -> list[list[str]]:
+def _node_commands(node: Node, mtu: int, network: FabricNetwork, ipv6: bool) -> list[list[str]]:
     port, ip = port_of(node), ["ip", "-n", node.name]
     mtu_ = ["mtu", str(mtu)]
     source = ["proto", "kernel", "src", node.address, "congctl", CONGESTION_CONTROL]
     cable = ["type", "veth", "peer", "name", NIC, *mtu_, "netns", node.name]
     address = f"{node.address}/{network.subnet.prefixlen}"
     subnet = str(network.subnet)
+    silent = ["addrgenmode", "none"] if ipv6 else []
     return [
         ["ip", "netns", "add", node.name],
         ["ip", "link", "add", port, *mtu_, *cable],
-        ["ip", "link", "set", port, "addrgenmode", "none", "master", BRIDGE, "up"],
+        ["ip", "link", "set", port, *silent, "master", BRIDGE, "up"],
         [*ip, "link", "set", "lo", "up"],
-        [*ip, "link", "set", NIC, "addrgenmode", "none", "up"],
+        [*ip, "link", "set", NIC, *silent, "up"],
         [*ip, "addr", "add", address, "dev", NIC],
         [*ip, "route", "change", subnet, "dev", NIC, "scope", "link", *source],
         [*ip, "route", "change", "local", node.address, "dev", NIC, "table", "local", *source],

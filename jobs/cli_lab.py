@@ -139,7 +139,9 @@ class _UpScreen:
         if event.seconds is not None:
             show(self._console, step_line(event.step, event.seconds, self._spec, width))
         elif self._console.is_terminal:
-            self._status = self._console.status(f"{event.step}: {STEPS.get(event.step, '')}")
+            self._status = self._console.status(
+                f"{event.step}: {STEPS.get(event.step, '')}", spinner="line"
+            )
             self._status.start()
 
     def ready(self, lab: "Lab", took_s: float) -> None:

@@ -31,6 +31,7 @@ STEPS = {
 }
 GIGABIT = 1e9
 UP_S = 2.0
+NODE_S = 0.05
 PROBE_S = 6.0
 
 
@@ -55,8 +56,10 @@ def lab_words(lab: Lab) -> str:
     slowest = slowest_rate(lab.probe)
     if lab.probe is None or slowest is None:
         return f"{words} (not measured)" if lab.spec.nodes > 1 else words
-    unit = _unit(lab.spec)[1]
+    name, unit = _unit(lab.spec)
     measured = significant(slowest * 8 / unit)
+    if lab.spec.links.inter_node.rate_bits_per_s is None:
+        measured += f" {name}"
     return f"{words} (measured {measured} at {clock(lab.probe.measured_at)})"
 
 
@@ -72,7 +75,7 @@ def slowest_rate(probe: ProbeReport | None) -> float | None:
 
 def coming_up(name: str, spec: ClusterSpec, backend: str, probe: bool, width: int) -> Lines:
     """The first line of `up`."""
-    about_s = UP_S + (measuring_s(spec) if probe else 0)
+    about_s = UP_S + NODE_S * spec.nodes + (measuring_s(spec) if probe else 0)
     where = BACKENDS[backend].summary.partition(";")[0] if backend in BACKENDS else backend
     text = f'Lab "{name}": {size_words(spec)}, in {where} (BACKEND={backend}). '
     return [*paragraph(f"{text}About {about_s:.0f} s.", width), line()]

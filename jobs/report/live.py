@@ -1,17 +1,19 @@
 """A run while it goes: one line per phase, redrawn on a terminal, written once elsewhere."""
 
+import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from jobs.progress import PhaseProgress
 from jobs.records import RankRecords
 from jobs.report.run_header import run_header, start_words
 from jobs.report.terminal import show
-from jobs.report.text import Lines, labelled, layout, line, milliseconds, seconds
+from jobs.report.text import Lines, count, labelled, layout, line, milliseconds, seconds
 from jobs.runfolder import RunFolder
 
 LABELS = {
@@ -26,9 +28,9 @@ BAR_WIDTH = {80: 14, 100: 30, 120: 40}
 def phase_line(progress: PhaseProgress, words: str, num_ranks: int, width: int) -> Lines:
     """`  train        30 steps     8.6 s   words`; done/total while the phase is not over."""
     if progress.phase == "start":
-        what = f"{num_ranks} ranks"
+        what = count(num_ranks, "rank")
     elif progress.finished:
-        what = f"{progress.total} steps"
+        what = count(progress.total, "step")
     else:
         what = f"{progress.done}/{progress.total} steps"
     head = f"{LABELS[progress.phase].ljust(10)} {what.rjust(11)} {seconds(progress.elapsed_s):>8}"
@@ -41,14 +43,15 @@ def train_words(progress: PhaseProgress, width: int) -> str:
     filled = cells * progress.done // progress.total
     words = f"[{'#' * filled}{'-' * (cells - filled)}]"
     if progress.first_loss is not None and progress.loss is not None:
-        words += f"   loss {progress.first_loss:.2f} -> {progress.loss:.2f}"
+        first = f"{progress.first_loss:.2f} -> " if progress.finished else ""
+        words += f"   loss {first}{progress.loss:.2f}"
     return words + _left(progress)
 
 
 def _left(progress: PhaseProgress) -> str:
     if progress.finished or progress.remaining_s is None:
         return ""
-    return f"   about {progress.remaining_s:.0f} s left"
+    return f"   {progress.remaining_s:.0f} s left"
 
 
 class LiveRun:
@@ -59,6 +62,7 @@ class LiveRun:
         self._lab_words = lab_words
         self._algorithm_summary = algorithm_summary
         self._live: Live | None = None
+        self._began_s = 0.0
         self._num_ranks = 0
         self._lines: dict[str, Lines] = {}
         self._step_s: dict[str, list[float]] = {}
@@ -69,7 +73,8 @@ class LiveRun:
         header = run_header(run, self._lab_words, self._algorithm_summary, self._console.width)
         show(self._console, header)
         if self._console.is_terminal:
-            waiting = line(f"  start      {self._num_ranks:>5} ranks   importing torch, meeting")
+            self._began_s = time.monotonic()
+            waiting = self._waiting(self._began_s)
             self._live = Live(waiting, console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
 
@@ -87,7 +92,13 @@ class LiveRun:
             show(self._console, lines)
 
     def tick(self, now_s: float) -> None:
-        """Nothing moves between two steps."""
+        """The clock runs until the ranks have started; then their steps show that time passes."""
+        if self._live and not self._lines:
+            self._live.update(self._waiting(now_s), refresh=True)
+
+    def _waiting(self, now_s: float) -> Text:
+        ranks, took = count(self._num_ranks, "rank"), seconds(now_s - self._began_s)
+        return line(f"  {'start'.ljust(10)} {ranks:>11} {took:>8}   importing torch, meeting")
 
     def end(self) -> None:
         if self._live:

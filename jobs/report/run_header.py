@@ -15,8 +15,8 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
     model = job["model"]
     name = {"byte-gpt": "byte-GPT"}.get(model["kind"], model["kind"])
     text = (
-        f'Job "{job["name"]}": {name}, {model["layers"]} layers of width {model["width"]}; batch '
-        f"{batch} per rank, {batch * run['world_size']} in all"
+        f'Job "{job["name"]}": {name}, {count(model["layers"], "layer")} of width '
+        f"{model['width']}; batch {batch} per rank, {batch * run['world_size']} in all"
     )
     lines = paragraph(text, width)
     lines += paragraph(f"{job['ddp']['algorithm']}: {algorithm_summary}", width)
@@ -72,7 +72,7 @@ def start_words(header: Mapping[str, Any], checksums: Sequence[str | None]) -> s
         f"{header['model_parameters'] / 1e6:.2f} M parameters = "
         f"{megabytes(header['gradient_bytes'])} of gradients a step"
     )
-    return f"{size}; the same start on {alike} of {len(checksums)} ranks"
+    return f"{size}; the same start on {alike} of {count(len(checksums), 'rank')}"
 
 
 def _round_up(value: float) -> int:

@@ -9,6 +9,7 @@ from jobs.report.text import (
     GOOD,
     LOUD,
     Lines,
+    count,
     labelled,
     layout,
     line,
@@ -83,7 +84,7 @@ def _phases(run: Mapping[str, Any], figures: RunFigures, width: int) -> Lines:
     values = [value for _, _, value, _ in rows]
     parts, total = rounded_ms(values)
     shares = round_to_sum(values, 100)
-    title = f"  where the mean step goes, over {run['world_size']} ranks"
+    title = f"  where the mean step goes, over {count(run['world_size'], 'rank')}"
     words = WORDS_WIDTH[layout(width)]
     lines = [line(f"{title.ljust(2 + LABEL_WIDTH + words)}{'ms':>8}{'share':>8}")]
     for (label, what, _, mark), part, share in zip(rows, parts, shares, strict=True):

@@ -1,12 +1,20 @@
 """The probe's report: what is judged, what is kept, what a refusal says."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
+import cluster.probe
 from cluster.errors import ProbeFailed
-from cluster.probe import LinkMeasurement, ProbeReport, require_carried
+from cluster.nodes import Node
+from cluster.probe import LinkMeasurement, ProbeReport, require_carried, run_probe
+from cluster.probe_plan import Flow
+from cluster.probe_run import Measured
+from cluster.spec import load_cluster
+from cluster.topology import FabricNetwork
 from cluster.units import parse_rate
 
 CEILING = 200e6 / 8 * 1448 / 1514
@@ -17,6 +25,48 @@ def link(ratio: float, mode: str = "one_way", src: str = "node0") -> LinkMeasure
 
 
 FREE = LinkMeasurement("node0", "node0", "intra_node", None, 5e9, None, None, 0.00005)
+
+
+class Ends:
+    """Ends of the probe that only write down what they are asked."""
+
+    said: ClassVar[list[str]] = []
+
+    def __init__(self, _nodes: object) -> None:
+        self.said.clear()
+
+    def __enter__(self) -> "Ends":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def ping(self, src: Node, dst: Node) -> float:
+        self.said.append("ping")
+        return 0.001 * (1 + src.index) + 0.0001 * dst.index
+
+    def measure(self, flows: Sequence[Flow]) -> dict[Flow, Measured]:
+        self.said.append("measure")
+        return {flow: Measured(flow.ceiling_bytes_per_s or 1.0, 0.0) for flow in flows}
+
+
+class TwoNodes:
+    def list(self) -> tuple[Node, ...]:
+        return FabricNetwork().nodes(load_cluster("2x2"))
+
+
+def test_round_trips_are_taken_before_any_link_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that has just ended leaves a queue behind, in which the next ping would wait."""
+    monkeypatch.setattr(cluster.probe, "ProbeEnds", Ends)
+    report = run_probe(TwoNodes(), load_cluster("2x2"))  # type: ignore[arg-type]
+    assert Ends.said == ["ping"] * 4 + ["measure"] * 5
+    trips = {(link.src, link.dst): link.round_trip_s for link in report.links}
+    assert trips == {
+        ("node0", "node1"): pytest.approx(0.0011),
+        ("node1", "node0"): pytest.approx(0.002),
+        ("node0", "node0"): pytest.approx(0.001),
+        ("node1", "node1"): pytest.approx(0.0021),
+    }
 
 
 def test_survives_being_kept() -> None:

@@ -77,6 +77,17 @@ def test_the_switch_takes_the_largest_packets_of_any_node() -> None:
     assert any("port1 mtu 9000" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("ipv6", "mtu", "num"), [(True, 1500, 5), (True, 1279, 1), (False, 1500, 0)]
+)
+def test_devices_are_told_of_ipv6_only_where_they_speak_it(ipv6: bool, mtu: int, num: int) -> None:
+    """The kernel refuses addrgenmode elsewhere: no lab at all would come up."""
+    data = load_cluster("2x2").to_dict()
+    data["links"]["inter_node"]["mtu"] = mtu
+    commands = topology_commands(ClusterSpec.from_dict(data), FabricNetwork(), ipv6)
+    assert sum("addrgenmode" in command for command in commands) == num
+
+
 def test_congestion_control_is_read_from_the_route() -> None:
     node = Node("node0", 0, "198.18.0.10", NIC)
     pinned = [{"dst": "198.18.0.0/15", "metrics": [{"rto_min": 5}, {"congestion": "cubic"}]}]

@@ -1,6 +1,7 @@
 """The screens of a run, at every layout: they fit, they add up, and no number is cut."""
 
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from jobs.figures import RunFigures, run_figures
 from jobs.progress import PhaseProgress
 from jobs.records import RankRecords
-from jobs.report.live import LiveRun
+from jobs.report.live import LiveRun, phase_line, train_words
 from jobs.report.run_header import run_header
 from jobs.report.run_screen import closing_screen
 from jobs.report.text import plain
@@ -165,5 +166,20 @@ def test_on_a_terminal_the_lines_are_redrawn(capsys: Any) -> None:
     live_run(Console(width=100, force_terminal=True, legacy_windows=False))
     text = capsys.readouterr().out
     assert "15/30 steps" in text
-    assert "about 4 s left" in text
+    assert "loss 3.10   4 s left" in text
     assert "\x1b[" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_line_that_is_redrawn_is_one_line(width: int) -> None:
+    progress = PhaseProgress("train", 170, 2000, 4.3, 3.83, 3.1, 0.286)
+    assert len(phase_line(progress, train_words(progress, width), 4, width)) == 1
+
+
+def test_the_clock_runs_while_the_ranks_start(capsys: Any) -> None:
+    console = Console(width=100, force_terminal=True, legacy_windows=False)
+    live = LiveRun(console, "2 nodes x 2 ranks", "Add up.")
+    live.begin(RunFolder(None), run_json())  # type: ignore[arg-type]
+    live.tick(time.monotonic() + 7.0)
+    live.end()
+    assert "7.0 s   importing torch" in capsys.readouterr().out

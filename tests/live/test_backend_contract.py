@@ -12,6 +12,7 @@ from cluster.backends import BACKENDS
 from cluster.errors import NodeError, NoLab
 from cluster.nodes import Node, NodeProcess, Shapeable
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
+from cluster.state import STATE_FILE
 
 SPEC = load_cluster("2x2").to_dict() | {
     "overrides": {"node1": {"inter_node": {"rate": "50mbit"}, "intra_node": {"rate": "1gbit"}}}
@@ -190,6 +191,7 @@ def test_is_gone_when_taken_down(backend: str, tmp_path: Path) -> None:
     made = BACKENDS[backend].create(tmp_path, "none")
     try:
         made.up(load_cluster("2x2"))
+        (tmp_path / STATE_FILE).write_text("{}")  # a lab that nobody finds again ends by itself
         made.keep()
         (node, _), saved = made.list(), made.save()
         process = made.exec(node, ["cat"])

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -228,47 +227,6 @@ def test_ctrl_c_does_not_reach_programs_in_nodes() -> None:
     assert os.getpgid(process.pid) != os.getpgid(0)
     assert os.getsid(process.pid) != os.getsid(0)
     process.kill()
-    process.wait(TIMEOUT_S)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        assert pipe is not None
-        pipe.close()
-
-
-def programs_named(namespace: str, name: bytes) -> list[int]:
-    found = []
-    for pid in processes_in(namespace):
-        with suppress(OSError):
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.append(pid)
-    return found
-
-
-def test_a_program_that_was_stopped_ends_with_its_client() -> None:
-    lab = bring_up(SPEC, probe=False)
-    namespace = namespace_of(saved_holder()["pid"], "pid")
-    process = lab.nodes.exec(lab.nodes.list()[0], ["cat"])
-    assert eventually(lambda: bool(programs_named(namespace, b"cat")))
-    os.kill(programs_named(namespace, b"cat")[0], signal.SIGSTOP)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        assert pipe is not None
-        pipe.close()
-    process.kill()
-    process.wait(TIMEOUT_S)
-    assert eventually(lambda: not programs_named(namespace, b"cat"))
-
-
-def test_a_program_that_is_stopped_does_not_keep_the_lab() -> None:
-    """nsenter stops with it, and then does not collect it when it is dead."""
-    lab = bring_up(SPEC, probe=False)
-    holder = saved_holder()
-    namespace = namespace_of(holder["pid"], "pid")
-    process = lab.nodes.exec(lab.nodes.list()[0], ["sleep", "600"])
-    assert eventually(lambda: bool(programs_named(namespace, b"sleep")))
-    os.kill(programs_named(namespace, b"sleep")[0], signal.SIGSTOP)
-    stat = Path(f"/proc/{process.pid}/stat")
-    assert eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
-    take_down()
-    assert not Path(f"/proc/{holder['pid']}").exists()
     process.wait(TIMEOUT_S)
     for pipe in (process.stdin, process.stdout, process.stderr):
         assert pipe is not None
