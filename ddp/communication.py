@@ -13,7 +13,7 @@ from time import monotonic_ns
 import torch
 
 from ddp.bucket import Bucket
-from ddp.errors import TransportError
+from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause
 from ddp.timing import BucketTiming, Traffic
@@ -93,8 +93,11 @@ class CommunicationThread:
             with torch.no_grad():
                 self._reduce(submission)
         except Exception as exc:
-            what = str(exc) if isinstance(exc, TransportError) else f"{type(exc).__name__}: {exc}"
-            reason = self._first_cause.publish(f"rank {self._rank}: {what}")
+            ours = isinstance(exc, TransportError)
+            what = f"rank {self._rank}: " + (str(exc) if ours else f"{type(exc).__name__}: {exc}")
+            broken = ours and not isinstance(exc, PeerTimeout)
+            cause = self._first_cause
+            reason = cause.publish_symptom(what) if broken else cause.publish(what)
         else:
             return
         # only now: operations that the error refers to would keep the sockets open

@@ -18,6 +18,7 @@ KEY = "first cause"
 LEAVING = "ranks that leave"
 LINGER_S = 1.0
 ANSWER_S = 2.0
+SYMPTOM_S = 0.3
 
 Answer = TypeVar("Answer")
 
@@ -37,6 +38,15 @@ class FirstCause:
             return str(self._store.compare_set(KEY, "", reason), "utf-8")
 
         return _ask(offer, reason)  # the rank that keeps the store is gone: our own must do
+
+    def publish_symptom(self, reason: str) -> str:
+        """As `publish`, for a connection that broke: the peer that broke it may be about to say
+        why, so its own words are waited for a little.
+        """
+        deadline = time.monotonic() + SYMPTOM_S
+        while (cause := self.read()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return cause or self.publish(reason)
 
     def read(self) -> str | None:
         """The reason, if there is one and the store still answers."""

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-WIDTH, BAR_HEIGHT, GAP, TOP, LEFT, RIGHT = 860, 44, 26, 64, 150, 70
+WIDTH, BAR_HEIGHT, GAP, TOP, LEFT, RIGHT = 880, 44, 26, 64, 170, 70
 FONT = 'font-family="system-ui, sans-serif"'
 # computing in quiet colours, waiting in one loud one
 COLOURS = {
@@ -65,7 +65,7 @@ def legend() -> list[str]:
         word = words.get(name, name)
         lines.append(f'<rect x="{x}" y="22" width="14" height="14" fill="{COLOURS[name]}"/>')
         lines.append(text(x + 20, 34, word, 14))
-        x += 42 + 8 * len(word)
+        x += 40 + 7 * len(word)
     return lines
 
 

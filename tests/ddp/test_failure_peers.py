@@ -3,14 +3,17 @@
 import os
 import re
 import signal
+from threading import Timer
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from ddp import failure
+from ddp.failure import FirstCause
 from tests.ddp.samples import Branches, message, the_one_text, train, wrap
 
 
@@ -100,3 +103,20 @@ def test_a_store_that_does_not_answer_holds_nobody_up(
     _, other = ranks.outcomes(2, body, timeout_s=30)
     assert "ReductionFailed: rank 1: bucket 0, stage 0" in other.message
     assert "rank 0 sent nothing for 0.5 s" in other.message
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_broken_connection_is_a_symptom_while_its_cause_may_still_come(told: bool) -> None:
+    """A rank that timed out breaks its connections; its peers must not be quicker with theirs."""
+    store = HashStore()
+    first, second = (FirstCause(store, rank, 2) for rank in range(2))
+    cause = "rank 0: bucket 1, stage 2, message from rank 3: none within 5 s"
+    later = Timer(0.1, lambda: first.publish(cause))
+    if told:
+        later.start()
+    try:
+        reason = second.publish_symptom("rank 1: Connection closed by peer")
+    finally:
+        later.cancel()
+    assert reason == (cause if told else "rank 1: Connection closed by peer")
+    assert first.read() == reason
