@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ddp.calibrate import Calibration
 from ddp.errors import DdpError, ReductionFailed
@@ -67,7 +68,15 @@ def run_rank(told: RankArgument, events: Events) -> None:
     torch.set_num_threads(told.threads)
     text = load_data(told.job.data)
     windows = _windows(told, text)
-    with rendezvous(told) as store, RecordWriter(Path(told.run_dir), told.rank) as writer:
+    with rendezvous(told) as store:
+        train_job(told, text, windows, store, events)
+
+
+def train_job(
+    told: RankArgument, text: Text, windows: Windows, store: Store, events: Events
+) -> None:
+    """One job among ranks that have found one another; several may follow one another."""
+    with RecordWriter(Path(told.run_dir), told.rank) as writer:
         agree_on_data(told, store, text.sha256)
         model = build_model(told.job.model, told.job.train.seed)
         delay = Delay(told.job.inject, told.rank)

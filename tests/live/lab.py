@@ -95,7 +95,7 @@ class TestLab:
 def lab(home: Path, cluster: str, *options: str) -> Iterator[TestLab]:
     """A lab that is up; it is taken down also when the test fails."""
     (home / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
-    it = TestLab(f"t{cluster}", home)
+    it = TestLab(f"t{Path(cluster).stem}", home)
     done = it.command("up", "--lab", it.name, "--cluster", cluster, "--backend", "netns", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     try:

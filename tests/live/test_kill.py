@@ -90,7 +90,9 @@ def process_status(pid: int) -> str:
     return Path(f"/proc/{pid}/status").read_text()
 
 
-def test_a_killed_rank_ends_the_job_and_is_named(two_nodes: TestLab) -> None:
+def test_a_killed_rank_then_a_killed_launcher_leave_a_lab_that_runs_the_next_job(
+    two_nodes: TestLab,
+) -> None:
     with training(two_nodes, "--json") as process:
         os.kill(rank_pid(two_nodes, 2), signal.SIGKILL)
         out, err = process.communicate(timeout=END_S)
@@ -100,10 +102,6 @@ def test_a_killed_rank_ends_the_job_and_is_named(two_nodes: TestLab) -> None:
         assert summary["error"]["message"].startswith("rank 2 (node1) was killed by SIGKILL")
         assert summary["steps"] >= 3  # what it had is kept
         assert not of_the_job(two_nodes)
-        assert two_nodes.run("hier", *SMALL, "train.steps=2")["ranks_agree"]
-
-
-def test_a_killed_launcher_leaves_no_process_and_the_lab_up(two_nodes: TestLab) -> None:
     with training(two_nodes) as process:
         assert of_the_job(two_nodes)
         process.kill()
@@ -111,7 +109,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_lab_up(two_nodes: TestLab) 
         wait_until(lambda: not of_the_job(two_nodes), END_S)
         for node in ("node0", "node1"):
             assert not two_nodes.in_node(node, "ss", "-Htln")  # no port of the job listens
-        assert two_nodes.run("hier", *SMALL, "train.steps=2")["ranks_agree"]
+    assert two_nodes.run("hier", *SMALL, "train.steps=2")["ranks_agree"]
 
 
 def test_a_killed_holder_leaves_nothing_of_the_lab(two_nodes: TestLab) -> None:

@@ -3,23 +3,17 @@
 One run in which the same training takes turns with and without overlap, in the same processes.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
-from cluster.lab import open_lab
-from jobs.agents import Agents
 from jobs.derive import length
-from jobs.launch import plan_ranks
 from jobs.records import RankRecords, StepRecord, read_records, records_path
-from jobs.runinfo import PROJECT
 from jobs.spec import load_job
-from tests.live.lab import TestLab, lab
+from tests.live.lab import lab
+from tests.live.turns import run_ranks
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
 
@@ -34,7 +28,6 @@ JOB = (
     "ddp.bucket_cap_mb=0.25",
     "pace={forward_ms: 20, backward_ms: 180}",  # about as long as 3.5 MB take at 200 mbit/s
 )
-TIMEOUT_S = 60
 TARGET = "tests.live.overlap_rank"
 
 
@@ -50,43 +43,12 @@ class Measured:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     home = tmp_path_factory.mktemp("overlap")
     with lab(home, "2x2", "--rate", "200mbit", "--no-probe") as it:
-        run_ranks(it, home)
+        run_ranks(it, TARGET, home, load_job("hier", JOB))
         found = {
             name: [read_records(records_path(home / name, rank)) for rank in range(RANKS)]
             for name in ("overlap", "after")
         }
         yield Measured(**found)
-
-
-def run_ranks(it: TestLab, run_dir: Path) -> None:
-    """Returns when every rank has ended well."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", it.environment()["XDG_RUNTIME_DIR"])
-        plan = plan_ranks(load_job("hier", JOB), opened := open_lab(it.name))
-    ready: dict[int, Any] = {}
-    logs: list[str] = []
-    num_running = RANKS
-    environment = plan.threads.environment()
-    preload = ("torch", TARGET)
-    with Agents(opened.nodes, plan.used_nodes, preload, environment, str(PROJECT)) as agents:
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while num_running:
-            event = agents.next_event(deadline_s - time.monotonic())
-            assert event is not None, f"no end within {TIMEOUT_S} s: {logs}"
-            node, content = event
-            if content["event"] == "ready":
-                ready[node] = content
-                if len(ready) == len(plan.used_nodes):
-                    orders = plan.start_orders(f"{TARGET}:main", str(run_dir), it.name, ready)
-                    for each, order in orders.items():
-                        agents.send(each, order)
-            elif content["event"] == "log":
-                logs.append(content["line"])
-            elif content["event"] == "exit":
-                assert content["status"] == 0, (content, logs)
-                num_running -= 1
-            else:
-                assert content["event"] not in ("closed", "error"), (content, logs)
 
 
 def steps(ranks: list[RankRecords]) -> Iterator[tuple[StepRecord, int]]:

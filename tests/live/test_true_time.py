@@ -4,19 +4,22 @@ The one kind of test that asserts time (one-sidedly: at least most of the delay,
 by as much).
 """
 
-from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
-from tests.live.lab import TestLab, lab
+from jobs.spec import load_job
+from tests.live.lab import lab
+from tests.live.turns import run_in_turn
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 DELAY_S = 0.2
 MOST = 0.9 * DELAY_S
 LITTLE = 0.5 * DELAY_S
+PLACES = ("data", "forward", "backward", "optimizer", "bucket, bucket: 0")
 PHASES = ("data_s", "forward_s", "backward_s", "comm_exposed_s", "optimizer_s", "other_s")
 SETTINGS = (
     "model.layers=2",
@@ -30,19 +33,26 @@ Steps = list[list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
-    with lab(tmp_path_factory.mktemp("time"), "2x2", "--rate", "1gbit", "--no-probe") as it:
-        yield it
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Steps]:
+    """The same job undisturbed, and with the delay in each place, in one set of ranks."""
+    home = tmp_path_factory.mktemp("time")
+    jobs = {"undisturbed": load_job("hier", SETTINGS)} | {
+        f"phase: {place}": load_job(
+            "hier", (*SETTINGS, f"inject={{phase: {place}, ms: {DELAY_S * 1000:g}}}")
+        )
+        for place in PLACES
+    }
+    with lab(home, "2x2", "--rate", "1gbit", "--no-probe") as it:
+        lines = run_in_turn(it, home / "turns", jobs)
+    return {
+        name: [[line for line in rank if line["kind"] == "step"] for rank in ranks]
+        for name, ranks in lines.items()
+    }
 
 
 @pytest.fixture(scope="module")
-def undisturbed(two_nodes: TestLab) -> Steps:
-    return two_nodes.steps(two_nodes.run("hier", *SETTINGS)["run_id"])
-
-
-def run(it: TestLab, where: str) -> Steps:
-    inject = f"inject={{{where}, ms: {DELAY_S * 1000:g}}}"
-    return it.steps(it.run("hier", *SETTINGS, inject)["run_id"])
+def undisturbed(runs: dict[str, Steps]) -> Steps:
+    return runs["undisturbed"]
 
 
 def typical(steps: Steps, rank: int, field: str) -> float:
@@ -56,9 +66,9 @@ def moved(before: Steps, after: Steps, rank: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
 def test_a_delay_in_a_phase_of_all_ranks_moves_that_phase(
-    two_nodes: TestLab, undisturbed: Steps, phase: str
+    runs: dict[str, Steps], undisturbed: Steps, phase: str
 ) -> None:
-    disturbed = run(two_nodes, f"phase: {phase}")
+    disturbed = runs[f"phase: {phase}"]
     for rank in range(4):
         change = moved(undisturbed, disturbed, rank)
         assert change.pop(f"{phase}_s") > MOST, rank
@@ -66,9 +76,9 @@ def test_a_delay_in_a_phase_of_all_ranks_moves_that_phase(
 
 
 def test_a_delay_in_a_bucket_moves_that_bucket_and_what_is_exposed(
-    two_nodes: TestLab, undisturbed: Steps
+    runs: dict[str, Steps], undisturbed: Steps
 ) -> None:
-    disturbed = run(two_nodes, "phase: bucket, bucket: 0")
+    disturbed = runs["phase: bucket, bucket: 0"]
     for rank in range(4):
         change = moved(undisturbed, disturbed, rank)
         assert change.pop("comm_exposed_s") > LITTLE, rank  # the rest hides behind backward
@@ -78,11 +88,11 @@ def test_a_delay_in_a_bucket_moves_that_bucket_and_what_is_exposed(
             assert bucket_s(disturbed, rank, index) - bucket_s(undisturbed, rank, index) < LITTLE
 
 
-def test_a_slow_rank_is_named_by_the_others_waiting(two_nodes: TestLab, undisturbed: Steps) -> None:
-    summary = two_nodes.run(
-        "hier", *SETTINGS, f"inject={{phase: forward, rank: 2, ms: {DELAY_S * 1000:g}}}"
-    )
-    disturbed = two_nodes.steps(summary["run_id"])
+def test_a_slow_rank_is_named_by_the_others_waiting(undisturbed: Steps, tmp_path: Path) -> None:
+    with lab(tmp_path, "2x2", "--rate", "1gbit", "--no-probe") as it:
+        inject = f"inject={{phase: forward, rank: 2, ms: {DELAY_S * 1000:g}}}"
+        summary = it.run("hier", *SETTINGS, inject)
+        disturbed = it.steps(summary["run_id"])
     change = moved(undisturbed, disturbed, 2)
     assert change.pop("forward_s") > MOST
     assert max(change.values()) < LITTLE, change
