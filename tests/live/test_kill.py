@@ -31,11 +31,13 @@ def two_nodes(tmp_path: Path) -> Iterator[TestLab]:
 def training(it: TestLab, *options: str) -> "Iterator[subprocess.Popen[str]]":
     """A job that will not end by itself, seen to have trained three steps."""
     sets = [word for setting in ENDLESS for word in ("--set", setting)]
+    latest = it.runs / "latest"
+    before = latest.resolve()  # of a run that was there already
     with it.start("run", "hier", "--lab", it.name, *sets, *options) as process:
 
         def trained() -> bool:
             assert process.poll() is None, process.communicate()
-            return steps_done(it) >= 3
+            return latest.resolve() != before and steps_done(it) >= 3
 
         try:
             wait_until(trained, START_S)
