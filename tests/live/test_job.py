@@ -35,6 +35,9 @@ def test_hier_trains_and_leaves_a_whole_run_folder(measured: TestLab, hier: dict
     assert summary["ranks_agree"]
     assert summary["loss_last"] < summary["loss_first"] - 0.5
     assert summary["link"]["proof"] == "probed"
+    assert summary["inter_node_bytes_bound"] == summary["gradient_bytes"]  # 2(M-1)/M is 1 here
+    sent = summary["inter_node_bytes_per_step"]
+    assert sent == pytest.approx(summary["inter_node_bytes_bound"], rel=0.01)
     folder = measured.runs / summary["run_id"]
     assert (measured.runs / "latest").resolve() == folder.resolve()
     expected = {"run.json", "prediction.json", "summary.json", "steps.csv"}
