@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,15 @@ def train_job(
     told: RankArgument, text: Text, windows: Windows, store: Store, events: Events
 ) -> None:
     """One job among ranks that have found one another; several may follow one another."""
+    with ready_to_train(told, text, windows, store, events) as rank_run:
+        rank_run.run()
+
+
+@contextmanager
+def ready_to_train(
+    told: RankArgument, text: Text, windows: Windows, store: Store, events: Events
+) -> Iterator["RankRun"]:
+    """A job that is set up on every rank; several may be at once, and then take turns."""
     with RecordWriter(Path(told.run_dir), told.rank) as writer:
         agree_on_data(told, store, text.sha256)
         model = build_model(told.job.model, told.job.train.seed)
@@ -92,7 +101,7 @@ def train_job(
             dist.barrier()  # nobody sends gradients before all NIC counters are read
             events.phase("start", 1, 1)
             with ddp.reduce_with(delay.into_collective(ddp.collective)):
-                RankRun(told, events, writer, trainer, calibration).run()
+                yield RankRun(told, events, writer, trainer, calibration)
 
 
 @dataclass
@@ -105,37 +114,44 @@ class RankRun:
     trainer: Trainer
     calibration: Calibration
 
+    _sent: list[StepRecord] = field(default_factory=list)
+    _baseline_done: int = 0
+
     def run(self) -> None:
         job = self.told.job
         half = job.baseline_steps // 2
-        warm_up = self._warm_up(job.train.warmup_steps)
-        self._predict(self._baseline(0, half, done=0))
-        measured = self._train(job.train.steps)
-        self._baseline(1, job.baseline_steps - half, done=half)
-        self._finish([*warm_up, *measured])
+        self.begin(half)
+        self.train(range(job.train.steps))
+        self.baseline(1, job.baseline_steps - half)
+        self.finish()
 
-    def _warm_up(self, total: int) -> list[StepRecord]:
-        return [self._step("warm_up", number, total).record for number in range(total)]
-
-    def _train(self, total: int) -> list[StepRecord]:
-        records = []
+    def begin(self, baseline_steps: int) -> None:
+        """All that comes before the first measured step, which it predicts."""
+        total = self.told.job.train.warmup_steps
         for number in range(total):
-            records.append(self._step("train", number, total).record)
-            self.writer.step(records[-1])
-        return records
+            self._step("warm_up", number, total)
+        self._predict(self.baseline(0, baseline_steps))
+
+    def train(self, numbers: Iterable[int]) -> None:
+        """The measured steps of these numbers."""
+        for number in numbers:
+            self.writer.step(self._step("train", number, self.told.job.train.steps).record)
+
+    def baseline(self, block: int, num_steps: int) -> list[MeasuredStep]:
+        """Steps with nothing sent, after which all is as it was before."""
+
+        def write(measured: MeasuredStep) -> None:
+            self.writer.baseline(block, measured.record)
+            self._baseline_done += 1
+            self._tell("no_network", self._baseline_done, self.told.job.baseline_steps, measured)
+
+        return baseline_block(self.trainer, num_steps, dist.barrier, write)
 
     def _step(self, phase: PhaseName, number: int, total: int) -> MeasuredStep:
         measured = self.trainer.step(number)
+        self._sent.append(measured.record)
         self._tell(phase, number + 1, total, measured)
         return measured
-
-    def _baseline(self, block: int, num_steps: int, done: int) -> list[MeasuredStep]:
-        def write(measured: MeasuredStep) -> None:
-            self.writer.baseline(block, measured.record)
-            number = done + measured.record.step + 1
-            self._tell("no_network", number, self.told.job.baseline_steps, measured)
-
-        return baseline_block(self.trainer, num_steps, dist.barrier, write)
 
     def _tell(self, phase: PhaseName, done: int, total: int, measured: MeasuredStep) -> None:
         self.events.phase(phase, done, total, measured.record.loss, measured.record.step_s)
@@ -157,15 +173,16 @@ class RankRun:
         prediction = predict(plan, fabric, compute, overlap=overlap) if fabric else None
         write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
 
-    def _finish(self, records: list[StepRecord]) -> None:
+    def finish(self) -> None:
+        """What the rank ended with; all ranks end together."""
         nic = self.trainer.nic
         sent, received = nic.total() if nic else (None, None)
         params_sha256 = self.trainer.ddp.verify_parameters()
         end = {
             "params_sha256": params_sha256,
             "steps": self.told.job.train.steps,
-            "intra_node_bytes": _total([record.intra_node_bytes for record in records]),
-            "inter_node_bytes": _total([record.inter_node_bytes for record in records]),
+            "intra_node_bytes": _total([record.intra_node_bytes for record in self._sent]),
+            "inter_node_bytes": _total([record.inter_node_bytes for record in self._sent]),
             "nic_tx_bytes": sent,
             "nic_rx_bytes": received,
         }
