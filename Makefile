@@ -4,8 +4,8 @@
 # make neither expands them nor exports them; tools/front.py reads MAKEOVERRIDES, as make keeps it.
 
 override SHELL := /bin/sh
-override TARGETS := help setup cluster-up cluster-status cluster-probe cluster-down \
-                    run runs runs-clean test check benchmarks
+override TARGETS := help setup doctor cluster-up cluster-status cluster-probe link cluster-down \
+                    run compare scale runs runs-clean test check benchmarks
 override UNKNOWN := $(filter-out $(TARGETS),$(MAKECMDGOALS))
 override TYPED := $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 override export DDPLAB_GOALS := $(MAKECMDGOALS)

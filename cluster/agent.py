@@ -4,10 +4,11 @@
 lines both ways. Standard input: `{"op": "start", "target": "package.module:function", "ranks":
 [{"rank", "local_rank", "env", "argument"}]}`; its end kills every rank and what they started.
 Standard output: events `ready, preloaded, started, log, message, stopped, continued, exit, done,
-error`.
+error`. On standard error the guard tells `stopped` and `continued` of the agent itself.
 
 Ranks are forked after the preload, so that they share what was imported; nothing here starts a
-thread. Standard library only. What happens inside a rank is `cluster.rank_process`'s matter.
+thread. Standard library only. What happens inside a rank is `cluster.rank_process`'s matter; that
+nothing survives an agent that was killed is `cluster.guard`'s.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Any
 
 from cluster.descendants import adopt_orphans, kill_descendants
+from cluster.guard import guarded
 from cluster.input_end import ending_with_input
 from cluster.lines import LineReader, Outbox
 from cluster.rank_process import RankStart, become_rank
@@ -265,7 +267,7 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--preload", action="append", default=[])
     options = parser.parse_args()
-    Agent(options.node, options.address).run(options.preload)
+    guarded(lambda: Agent(options.node, options.address).run(options.preload))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def run_batch(shell: Sequence[str], commands: Sequence[Sequence[str]]) -> tuple[
             env={"LC_ALL": "C", "PATH": search_path()},
             timeout=TIMEOUT_S,
             check=False,
+            start_new_session=True,  # Ctrl-C is for the command, which then ends in order
         )
     except subprocess.TimeoutExpired as exc:
         raise CommandFailed(f"commands in the lab did not end within {TIMEOUT_S:g} s") from exc

@@ -17,11 +17,11 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when its parent ends, also if it has ended already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """The kernel sends this signal when the parent ends, also if it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -4,7 +4,8 @@ Run by file name with `python -I -S`, twice. `start DIRECTORY COMMAND...` detach
 unshare that runs the second) and waits until it is ready, or ends with its error. `hold
 DIRECTORY FD` is process 1 of the new namespaces: it makes /run and /dev/shm private, reports to
 the socket in DIRECTORY, and then waits. It ends when its maker goes away before saying `keep`,
-and when the lab's state file is gone; with it the kernel ends all that lives in the lab.
+when the lab's state file is gone, and when it is told to (SIGTERM, as at a shutdown); with it the
+kernel ends all that lives in the lab.
 """
 
 import os
@@ -41,12 +42,15 @@ def start(directory: str, command: list[str]) -> int:
     if os.read(ready_fd, 1):
         return 0
     _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) or 1
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code or 1
 
 
 def hold(directory: str, ready_fd: int) -> None:
     """Process 1 of the lab."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # process 1 would not hear them
+        signal.signal(number, lambda *_: os._exit(0))
     state = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     os.chdir(directory)
     maker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

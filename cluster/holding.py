@@ -20,6 +20,7 @@ from typing import Any
 
 from cluster import holder
 from cluster.errors import HostError, MissingTool
+from cluster.packages import install_commands
 from cluster.refusals import SETTINGS, explain_refusal, setting_path
 
 START_TIMEOUT_S = 10.0
@@ -27,26 +28,18 @@ SUDO_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
 CLIENTS_S = 0.5  # how long those who entered have for leaving by themselves
 _PF_EXITING = 0x4
-PACKAGES = {
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-    "mount": "mount",
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "sudo": "sudo",
-}
+SIGNALLED = 128
+"""Above it, an exit status tells the signal that ended a process further down."""
 
 
 def tool(name: str) -> str:
     """Full path of a command; also where only root's PATH looks. Raises MissingTool."""
     path = shutil.which(name, path=search_path())
     if path is None:
-        package = PACKAGES[name]
         raise MissingTool(
             f"the command {name!r} is not installed",
             "labs of network namespaces are made with iproute2 and util-linux",
-            f"sudo apt install {package}",
+            install_commands([name]),
         )
     return path
 
@@ -164,14 +157,14 @@ def start_holder(directory: Path, privilege: str) -> tuple[Holder, socket.socket
         try:
             tie, _ = listener.accept()
         except TimeoutError as exc:
-            raise HostError("the lab's process ended as it began", _log_tail(directory)) from exc
+            raise _ended_early(directory) from exc
     try:
         credentials = tie.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid = struct.unpack("3i", credentials)[0]
         parent = parent_of(pid)
         started, parent_started = start_ticks(pid), start_ticks(parent)
         if started is None or parent_started is None:
-            raise HostError(f"the lab's process {pid} ended as it began", _log_tail(directory))
+            raise _ended_early(directory)
         own = os.geteuid() != 0
         return Holder(pid, started, parent, parent_started, boot_id(), own), tie
     except BaseException:
@@ -197,10 +190,18 @@ def _listening(directory: Path) -> Iterator[socket.socket]:
 
 def _run_starter(directory: Path, privilege: str) -> None:
     script = [sys.executable, "-I", "-S", holder.__file__]
-    command = [*script, "start", str(directory), *_unshare(), *script, "hold", str(directory)]
+    command = [
+        *script,
+        "start",
+        str(directory),
+        *unshare_command(),
+        *script,
+        "hold",
+        str(directory),
+    ]
     elevated = privilege == "sudo" and os.geteuid() != 0
     if elevated:
-        command = [*_elevation(), *command]
+        command = [*elevation(), *command]
     timeout_s = SUDO_TIMEOUT_S if elevated else START_TIMEOUT_S
     try:
         result = subprocess.run(
@@ -222,22 +223,38 @@ def _run_starter(directory: Path, privilege: str) -> None:
             "try it in a terminal: sudo true",
             seen=f"sudo ended with {result.returncode}",
         )
+    killed_by = -result.returncode if result.returncode < 0 else result.returncode - SIGNALLED
+    if killed_by in set(signal.Signals) and not seen:
+        raise HostError(
+            f"the lab's process was killed by {signal.Signals(killed_by).name} as it began",
+            "a lab ends with the process it lives in",
+            "make cluster-up",
+        )
+    if "sigprocmask" in seen:  # what unshare says when its child was killed
+        raise _ended_early(directory)
     if result.returncode:
         raise refusal(seen or f"the holder ended with {result.returncode}")
 
 
-def _unshare() -> list[str]:
+def unshare_command() -> list[str]:
+    """What starts a program in the namespaces of a lab; of its own user too, unless for root."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     # what is mounted here later is seen in the lab, and what is unmounted is not kept busy by it
     return [tool("unshare"), *user, *spaces, "--uts", "--ipc", "--propagation", "slave"]
 
 
-def _elevation() -> list[str]:
+def elevation() -> list[str]:
     """sudo, only so that unshare is trusted; the namespaces still belong to this user."""
     identity = ["--reuid", str(os.geteuid()), "--regid", str(os.getegid()), "--init-groups"]
     rights = ["--inh-caps", "+sys_admin", "--ambient-caps", "+sys_admin"]
     return [tool("sudo"), tool("setpriv"), *identity, *rights]
+
+
+def _ended_early(directory: Path) -> HostError:
+    rule = "a lab ends with the process it lives in"
+    seen = _log_tail(directory) or None
+    return HostError("the lab's process ended as it began", rule, "make cluster-up", seen=seen)
 
 
 def _log_tail(directory: Path) -> str:
@@ -254,10 +271,10 @@ def refusal(seen: str) -> HostError:
     for name in SETTINGS:
         with suppress(OSError):
             settings[name] = Path(setting_path(name)).read_text().strip()
-    return explain_refusal(seen, _user_name(), os.geteuid() == 0, settings)
+    return explain_refusal(seen, user_name(), os.geteuid() == 0, settings)
 
 
-def _user_name() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

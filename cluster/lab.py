@@ -7,19 +7,37 @@ matter; where state lies is `cluster.state`'s.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from cluster.backends import AUTO, BACKENDS, choose_backend
+from cluster.backends import AUTO, choose_backend
+from cluster.carried import is_too_slow, rate_advice
 from cluster.errors import ClusterError, LabError, LabExists, NoLab
+from cluster.kept import DEFAULT_LAB, Lab, no_lab, read_lab, write_lab
 from cluster.nodes import Backend, Shapeable
 from cluster.probe import ProbeReport, require_carried, run_probe
-from cluster.spec import ClusterSpec
+from cluster.relink import mend
+from cluster.spec import ALL, ClusterSpec
 from cluster.state import LabDirectory, Use
+from cluster.units import format_rate
 from cluster.yamlfile import nearest
 
+__all__ = [
+    "DEFAULT_LAB",
+    "Lab",
+    "LabEvent",
+    "bring_up",
+    "in_use",
+    "is_up",
+    "list_labs",
+    "measure",
+    "open_lab",
+    "plan",
+    "require_privilege",
+    "take_down",
+    "user_of",
+]
+
 PRIVILEGES = ("none", "sudo")
-DEFAULT_LAB = "default"
 
 
 @dataclass(frozen=True)
@@ -34,23 +52,8 @@ class LabEvent:
 OnEvent = Callable[[LabEvent], None]
 
 
-def _ignore(event: LabEvent) -> None:
+def ignore(event: LabEvent) -> None:
     del event
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A lab that is up. `probe` is None until its links were measured."""
-
-    name: str
-    spec: ClusterSpec
-    backend: str
-    nodes: Shapeable = field(compare=False)
-    probe: ProbeReport | None
-    created_at: float
-    """Wall clock, seconds since 1970."""
-    already_up: bool = field(default=False, compare=False)
-    """True where bring_up found this lab as asked for and made nothing."""
 
 
 def open_lab(name: str = DEFAULT_LAB) -> Lab:
@@ -58,9 +61,19 @@ def open_lab(name: str = DEFAULT_LAB) -> Lab:
 
     Raises NoLab, and LabBusy while another command brings it up.
     """
+    lab = _find(name)
+    if lab.pending is None:
+        return lab
+    directory = LabDirectory.of(name)
+    with directory.locked():
+        return mend(read_lab(directory), directory)
+
+
+def _find(name: str) -> Lab:
+    """As open_lab, but links that a killed command left half changed stay so."""
     directory = LabDirectory.of(name)
     try:
-        return _read(directory)
+        return read_lab(directory)
     except NoLab:
         if not directory.path.is_dir():
             raise
@@ -78,33 +91,34 @@ def bring_up(
     backend: str = AUTO,
     privilege: str = "none",
     probe: bool = True,
-    on_event: OnEvent = _ignore,
+    on_event: OnEvent = ignore,
+    *,
+    lasting: bool = True,
 ) -> Lab:
     """Makes the lab, limits its links and measures them; or leaves nothing.
 
     A lab of the same name and specification is returned as it is (`already_up`), measured if it
-    was not. Raises LabExists where it has another specification or backend.
+    was not. Raises LabExists where it has another specification or backend. A lab that is not
+    `lasting` is gone when this process is, however that ends.
     """
     chosen = choose_backend(backend)
-    if privilege not in PRIVILEGES:
-        hint = nearest(privilege, PRIVILEGES)
-        raise ClusterError(f"unknown privilege {privilege!r}", None, hint)
+    require_privilege(privilege)
     directory = LabDirectory.of(name)
     with directory.locked():
         lab = _read_or_clear(directory)
         if lab is None:
-            return _make(spec, directory, chosen, privilege, probe, on_event)
+            return _make(spec, directory, chosen, privilege, probe, on_event, lasting)
         _require_same(lab, spec, None if backend == AUTO else backend)
         lab = replace(lab, already_up=True)
-        return _measured(lab, directory, on_event) if probe and lab.probe is None else lab
+        return measure_held(lab, directory, on_event) if probe and lab.probe is None else lab
 
 
 def take_down(name: str = DEFAULT_LAB) -> Lab:
     """Removes the lab and all that runs in it; returns what it was. Raises NoLab."""
     directory = LabDirectory.of(name)
-    open_lab(name)
+    _find(name)
     with directory.locked():
-        lab = _read(directory)
+        lab = read_lab(directory)
         directory.tell_user_it_ends()
         lab.nodes.down()
         directory.remove()
@@ -118,7 +132,7 @@ def in_use(lab: Lab, what: str) -> Iterator[Use]:
         with LabDirectory.of(lab.name).in_use(what) as use:
             yield use
     except FileNotFoundError as exc:
-        raise _no_lab(lab.name) from exc
+        raise no_lab(lab.name) from exc
 
 
 def user_of(name: str) -> str | None:
@@ -134,7 +148,7 @@ def is_up(lab: Lab) -> bool:
         return False
 
 
-def measure(name: str = DEFAULT_LAB, on_event: OnEvent = _ignore) -> Lab:
+def measure(name: str = DEFAULT_LAB, on_event: OnEvent = ignore) -> Lab:
     """Measures the links of a lab that is up, and keeps the result, good or bad.
 
     Raises ProbeFailed (after keeping it) where a link is off its ceiling.
@@ -142,12 +156,23 @@ def measure(name: str = DEFAULT_LAB, on_event: OnEvent = _ignore) -> Lab:
     directory = LabDirectory.of(name)
     open_lab(name)
     with directory.locked():
-        return _measured(_read(directory), directory, on_event)
+        return measure_held(mend(read_lab(directory), directory), directory, on_event)
 
 
-def plan(spec: ClusterSpec, backend: str = AUTO) -> tuple[str, ...]:
-    """The exact commands that bring_up would run inside the lab."""
+def plan(
+    spec: ClusterSpec, name: str = DEFAULT_LAB, backend: str = AUTO, privilege: str = "none"
+) -> tuple[str, ...]:
+    """The exact commands that bring_up would run inside the lab. Raises where it would refuse."""
+    require_privilege(privilege)
+    LabDirectory.of(name)
     return choose_backend(backend).plan(spec)
+
+
+def require_privilege(privilege: str) -> None:
+    """Raises ClusterError unless a lab can be made with this privilege."""
+    if privilege not in PRIVILEGES:
+        hint = nearest(privilege, PRIVILEGES)
+        raise ClusterError(f"unknown privilege {privilege!r}", None, hint)
 
 
 def list_labs() -> tuple[str, ...]:
@@ -155,47 +180,10 @@ def list_labs() -> tuple[str, ...]:
     return LabDirectory.names()
 
 
-def _read(directory: LabDirectory) -> Lab:
-    saved = directory.read()
-    if saved is None:
-        raise _no_lab(directory.name)
-    try:
-        nodes = BACKENDS[saved["backend"]].attach(directory.path, saved["nodes"])
-    except NoLab as exc:
-        raise _no_lab(directory.name, str(exc)) from exc
-    report = saved["probe"]
-    return Lab(
-        name=directory.name,
-        spec=ClusterSpec.from_dict(saved["spec"]),
-        backend=saved["backend"],
-        nodes=nodes,
-        probe=None if report is None else ProbeReport.from_json(report),
-        created_at=saved["created_at"],
-    )
-
-
-def _write(lab: Lab, directory: LabDirectory) -> None:
-    state: dict[str, Any] = {
-        "backend": lab.backend,
-        "spec": lab.spec.to_dict(),
-        "created_at": lab.created_at,
-        "nodes": lab.nodes.save(),
-        "probe": None if lab.probe is None else lab.probe.to_json(),
-    }
-    directory.write(state)
-
-
-def _no_lab(name: str, seen: str | None = None) -> NoLab:
-    others = ", ".join(other for other in LabDirectory.names() if other != name)
-    option = "" if name == DEFAULT_LAB else f" LAB={name}"
-    seen = seen or (f"labs that are up: {others}" if others else None)
-    return NoLab(f'lab "{name}" is not up', None, f"make cluster-up{option}", seen=seen)
-
-
 def _read_or_clear(directory: LabDirectory) -> Lab | None:
     """The lab; where none is alive, what a dead one left is removed. Needs the lock."""
     try:
-        return _read(directory)
+        return mend(read_lab(directory), directory)
     except NoLab:
         directory.clear()
         return None
@@ -203,21 +191,39 @@ def _read_or_clear(directory: LabDirectory) -> Lab | None:
 
 def _require_same(lab: Lab, spec: ClusterSpec, backend: str | None) -> None:
     here, asked = lab.spec.describe(), spec.describe()
+    option = "" if lab.name == DEFAULT_LAB else f" LAB={lab.name}"
+    fixes = [f"make cluster-down{option}, then bring it up again", "another lab: LAB=name"]
     if lab.backend != (backend or lab.backend):
         here, asked = f"backend {lab.backend}", f"backend {backend}"
     elif lab.spec.resolved() == spec.resolved():
         return
-    option = "" if lab.name == DEFAULT_LAB else f" LAB={lab.name}"
+    elif lab.spec.with_rates(ALL, rates := _usual_rates(spec)).resolved() == spec.resolved():
+        words = " ".join(f"{_VARIABLES[link]}={rate}" for link, rate in rates.items())
+        fixes.insert(0, f"make link NODE={ALL} {words}{option}")
+    if lab.changed_at is not None:
+        here += " (changed by make link)"
     raise LabExists(
         f'lab "{lab.name}" is up with another specification',
         "a lab is never changed behind the back of those who use it",
-        (f"make cluster-down{option}, then bring it up again", "another lab: LAB=name"),
+        fixes,
         seen=f"up: {here}; asked: {asked}",
     )
 
 
+_VARIABLES = {"inter_node": "RATE", "intra_node": "INTRA_RATE"}
+
+
+def _usual_rates(spec: ClusterSpec) -> dict[str, str]:
+    """The rates of a node without its own; the inside only where it is limited."""
+    rates = {"inter_node": format_rate(spec.links.inter_node.rate_bits_per_s)}
+    if spec.links.intra_node.rate_bits_per_s is not None:
+        rates["intra_node"] = format_rate(spec.links.intra_node.rate_bits_per_s)
+    return rates
+
+
 @contextmanager
-def _timed(step: str, on_event: OnEvent) -> Iterator[None]:
+def timed(step: str, on_event: OnEvent) -> Iterator[None]:
+    """Tells of a step as it begins and as it has ended."""
     started = time.monotonic()
     on_event(LabEvent(step))
     yield
@@ -231,21 +237,23 @@ def _make(
     privilege: str,
     probe: bool,
     on_event: OnEvent,
+    lasting: bool,
 ) -> Lab:
     nodes = backend.create(directory.path, privilege)
     done = False
     try:
-        with _timed("start", on_event):
+        with timed("start", on_event):
             nodes.up(spec)
-        with _timed("limit", on_event):
+        with timed("limit", on_event):
             for node in nodes.list():
                 nodes.shape(node, spec.links_of(node.name))
         report = _probed(nodes, spec, on_event) if probe else None
         if report is not None:
-            require_carried(report)
+            _require_carried(report, nodes, spec, directory.name, on_event)
         lab = Lab(directory.name, spec, backend.name, nodes, report, time.time())
-        _write(lab, directory)
-        nodes.keep()
+        write_lab(lab, directory)
+        if lasting:
+            nodes.keep()
         done = True
         return lab
     finally:
@@ -255,14 +263,26 @@ def _make(
 
 
 def _probed(nodes: Shapeable, spec: ClusterSpec, on_event: OnEvent) -> ProbeReport:
-    with _timed("measure", on_event):
+    with timed("measure", on_event):
         return run_probe(nodes, spec)
 
 
-def _measured(lab: Lab, directory: LabDirectory, on_event: OnEvent) -> Lab:
+def _require_carried(
+    report: ProbeReport, nodes: Shapeable, spec: ClusterSpec, name: str, on_event: OnEvent
+) -> None:
+    """Raises ProbeFailed with the rate to ask for instead, found on the nodes themselves."""
+    advice = None
+    if is_too_slow(report):
+        with timed("search", on_event):
+            advice = rate_advice(report, nodes, spec, name)
+    require_carried(report, advice)
+
+
+def measure_held(lab: Lab, directory: LabDirectory, on_event: OnEvent) -> Lab:
+    """As measure, for who holds the lab's lock. Raises LabBusy while somebody uses the links."""
     with directory.in_use("its links are being measured"):
         report = _probed(lab.nodes, lab.spec, on_event)
     lab = replace(lab, probe=report)
-    _write(lab, directory)
+    write_lab(lab, directory)
     require_carried(report)
     return lab

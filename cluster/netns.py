@@ -20,7 +20,14 @@ from cluster.batch import run_batch
 from cluster.errors import HostError, NodeError, NoLab
 from cluster.holding import Holder, boot_id, search_path, start_holder, tool
 from cluster.nodes import Backend, Node, NodeFacts, NodeProcess
-from cluster.shaping import Side, qdisc_commands, read_command, require_qdiscs, wanted_qdiscs
+from cluster.shaping import (
+    Side,
+    held_rate,
+    qdisc_commands,
+    read_command,
+    require_qdiscs,
+    wanted_qdiscs,
+)
 from cluster.spec import ClusterSpec, LinksSpec
 from cluster.topology import (
     FabricNetwork,
@@ -82,15 +89,30 @@ class NetnsNodes:
             self._tie = None
 
     def shape(self, node: Node, links: LinksSpec) -> None:
-        wanted = wanted_qdiscs(links)
+        commands, wanted = self._commands(node, links), wanted_qdiscs(links)
         reads = [read_command(*side_device(node, side)) for side in Side]
-        held = [json.loads(answer) for answer in self._run(reads)]
-        commands = []
-        for side, qdiscs in zip(Side, held, strict=True):
-            commands += qdisc_commands(*side_device(node, side), wanted[side], qdiscs)
         answers = self._run([*commands, *reads])[len(commands) :]
         for side, answer in zip(Side, answers, strict=True):
             require_qdiscs(f"{node.name} {side.value}", wanted[side], json.loads(answer))
+
+    def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
+        return tuple(shlex.join(command) for command in self._commands(node, links))
+
+    def limits(self, node: Node) -> Mapping[str, int | None]:
+        return {side.value: held_rate(held) for side, held in self._held(node).items()}
+
+    def _commands(self, node: Node, links: LinksSpec) -> Sequence[Sequence[str]]:
+        wanted = wanted_qdiscs(links)
+        return [
+            command
+            for side, held in self._held(node).items()
+            for command in qdisc_commands(*side_device(node, side), wanted[side], held)
+        ]
+
+    def _held(self, node: Node) -> Mapping[Side, Any]:
+        """What the devices of a node hold now, as tc reads it back."""
+        answers = self._run([read_command(*side_device(node, side)) for side in Side])
+        return {side: json.loads(answer) for side, answer in zip(Side, answers, strict=True)}
 
     def down(self) -> None:
         if self._tie is not None:

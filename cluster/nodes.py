@@ -111,7 +111,16 @@ class Shapeable(Nodes, Protocol):
         """From here on the nodes outlive this process."""
 
     def shape(self, node: Node, links: LinksSpec) -> None:
-        """Limits a node's links and reads the limits back. Raises ShapingError."""
+        """Limits a node's links and reads the limits back. Raises ShapingError.
+
+        A limit that is there is changed in place; what holds already is not touched.
+        """
+
+    def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
+        """The exact commands with which `shape` would change the node's links now."""
+
+    def limits(self, node: Node) -> Mapping[str, int | None]:
+        """Bits per second `out`, `in` and `inside` are limited to, read back; None: not limited."""
 
     def down(self) -> None:
         """Removes everything that `up` made. Does nothing where nothing is left."""

@@ -83,12 +83,12 @@ def run_probe(nodes: Nodes, spec: ClusterSpec, intra: bool = True) -> ProbeRepor
         plan = rounds(spec, nodes.list(), intra)
         trips = _round_trips(ends, plan)
         for flows in plan:
-            found = _measured(ends, flows, trips)
+            found = measure_round(ends, flows, trips)
             for attempt in range(1, ATTEMPTS):
                 off = max(link.off_by for link in found.values())
                 if off <= TOLERANCE or (off > FAR and attempt >= FAR_ATTEMPTS):
                     break
-                again = _measured(ends, flows, trips)
+                again = measure_round(ends, flows, trips)
                 found = {flow: _better(found[flow], again[flow]) for flow in flows}
             links += found.values()
     return ProbeReport(tuple(links), time.time())
@@ -100,9 +100,10 @@ def _round_trips(ends: ProbeEnds, plan: Sequence[Sequence[Flow]]) -> dict[tuple[
     return {(src, dst): ends.ping(src, dst) for src, dst in ways}
 
 
-def _measured(
+def measure_round(
     ends: ProbeEnds, flows: Sequence[Flow], trips: Mapping[tuple[Node, Node], float]
 ) -> dict[Flow, LinkMeasurement]:
+    """What flows carry that run at the same time; `trips` are the round trips that are known."""
     measured = ends.measure(flows)
     back = {(flow.dst, flow.src): seen.acknowledgements_per_s for flow, seen in measured.items()}
     return {
@@ -110,14 +111,14 @@ def _measured(
             flow,
             measured[flow].bytes_per_s,
             back.get((flow.src, flow.dst)),
-            trips[flow.src, flow.dst],
+            trips.get((flow.src, flow.dst)),
         )
         for flow in flows
     }
 
 
 def _link(
-    flow: Flow, bytes_per_s: float, acknowledgements_per_s: float | None, round_trip_s: float
+    flow: Flow, bytes_per_s: float, acknowledgements_per_s: float | None, round_trip_s: float | None
 ) -> LinkMeasurement:
     ceiling = flow.ceiling_bytes_per_s
     if flow.mode is Mode.BOTH_WAYS:
@@ -138,8 +139,11 @@ def _better(one: LinkMeasurement, other: LinkMeasurement) -> LinkMeasurement:
     return min(one, other, key=lambda link: link.off_by)
 
 
-def require_carried(report: ProbeReport) -> None:
-    """Raises ProbeFailed unless every limited link is within 3 % of what it should carry."""
+def require_carried(report: ProbeReport, advice: str | None = None) -> None:
+    """Raises ProbeFailed unless every limited link is within 3 % of what it should carry.
+
+    `advice` says what to ask for instead, where somebody tried.
+    """
     bad = [link for link in report.links if not link.ok]
     if not bad:
         return
@@ -160,11 +164,17 @@ def require_carried(report: ProbeReport) -> None:
         f"(limit {format_rate(worst.configured_bits_per_second)})",
         f"a lab is up only when every link is within {TOLERANCE:.0%} of what it can carry",
         (
-            f"ask for less: RATE={format_rate(_rounded_down(least))}",
+            advice or _less(worst.mode, _rounded_down(least)),
             "end what else keeps this machine busy, and try again",
         ),
         seen=seen,
     )
+
+
+def _less(mode: str, bits_per_s: int) -> str:
+    if mode == Mode.INTRA_NODE:
+        return f"links.intra_node.rate: {format_rate(bits_per_s)} in the cluster's file"
+    return f"ask for less: RATE={format_rate(bits_per_s)}"
 
 
 def _shown(link: LinkMeasurement) -> str:

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import socket
 import statistics
 import struct
@@ -151,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cluster.probe_end")
     parser.add_argument("--address", required=True)
     address = parser.parse_args().address
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # who ends it wants no traceback
     listener = socket.create_server((address, 0), backlog=64)
     _in_background(partial(accept_all, listener))
     _say("ready", port=listener.getsockname()[1])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, NoReturn, Self
 
 from cluster.errors import NodeError
 from cluster.lines import LineReader
@@ -112,8 +112,8 @@ class ProbeEnds:
         try:
             pipe.write(json.dumps({"id": self._next_id, **command}).encode() + b"\n")
             pipe.flush()
-        except OSError as exc:
-            raise NodeError(f"{node.name}: the probe's end is gone") from exc
+        except OSError:
+            self._fail("start", START_TIMEOUT_S, [node.name])
         return self._next_id
 
     def _wait(self, numbers: Sequence[int], timeout_s: float, what: str) -> None:
@@ -131,14 +131,21 @@ class ProbeEnds:
                 if not reader.read():
                     self._selector.unregister(pipe)
 
-    def _fail(self, what: str, timeout_s: float, ended: Sequence[str]) -> None:
+    def _fail(self, what: str, timeout_s: float, ended: Sequence[str]) -> NoReturn:
+        for node in self._nodes.list():
+            self._nodes.facts(node)  # a lab that is gone is the cause, and is told by this
         if self._errors:
             seen = self._errors[-1]
         elif ended:
             seen = f"the end in {', '.join(ended)} has ended"
         else:
             seen = f"no answer within {timeout_s:g} s"
-        raise NodeError(f"the probe failed ({what})", seen=seen)
+        raise NodeError(
+            f"the probe failed ({what})",
+            "in every node a program of the probe sends and receives until all is measured",
+            "measure again: make cluster-probe, or make cluster-up where the lab is not up",
+            seen=seen,
+        )
 
     def _end(self) -> None:
         self._selector.close()

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from cluster.descendants import die_with_parent
+from cluster.descendants import end_with_parent
 
 EVENTS_FD = "DDPLAB_EVENTS_FD"
 """Environment variable: where a rank writes JSON lines for the launcher."""
+AGENTS_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What the agent handles; a rank is simply ended by them, and the agent tells which it was."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ def become_rank(
     status = 1
     try:
         os.setpgid(0, 0)
-        die_with_parent(parent)
+        end_with_parent(parent)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in AGENTS_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         _take_over_files(log_fd, foreign)
         os.environ.update(start.env)
         os.environ[EVENTS_FD] = str(events_fd)

@@ -120,18 +120,35 @@ def qdisc_commands(
 ) -> list[list[str]]:
     """The commands that turn what a device holds (`tc -j qdisc show`) into what is wanted.
 
-    `tc` is how tc is called there, such as `tc -n node0`. A limit of the same kind is changed
-    in place, so that traffic is never unlimited for a moment.
+    `tc` is how tc is called there, such as `tc -n node0`. None where it holds it already. A limit
+    that stays is changed in place, so that traffic is never unlimited for a moment.
     """
-    ours = [qdisc for qdisc in current if qdisc.get("handle") in (ROOT, CHILD)]
+    if _difference(wanted, current) is None:
+        return []
     commands = []
-    if ours and [qdisc["kind"] for qdisc in ours] != [qdisc.kind for qdisc in wanted]:
+    kinds = [qdisc["kind"] for qdisc in _ours(current)]
+    if kinds[:1] != [qdisc.kind for qdisc in wanted[:1]] and kinds:
         commands.append([*tc, "qdisc", "del", "dev", device, "root"])
+    elif len(kinds) > len(wanted):
+        commands.append([*tc, "qdisc", "del", "dev", device, "parent", ROOT + "1"])
     for qdisc in wanted:
         place = ["root"] if qdisc.parent == "root" else ["parent", qdisc.parent]
         head = [*tc, "qdisc", "replace", "dev", device, *place, "handle", qdisc.handle]
         commands.append([*head, qdisc.kind, *qdisc.options])
     return commands
+
+
+def _ours(current: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [qdisc for qdisc in current if qdisc.get("handle") in (ROOT, CHILD)]
+
+
+def held_rate(current: Sequence[Mapping[str, Any]]) -> int | None:
+    """Bits per second that a device is limited to, as it reads back; None: it is not."""
+    for qdisc in _ours(current):
+        rate = _lookup(qdisc.get("options", {}), "rate")
+        if qdisc["kind"] == "tbf" and rate is not None:
+            return int(rate) * 8
+    return None
 
 
 def read_command(tc: Sequence[str], device: str) -> list[str]:
@@ -143,16 +160,23 @@ def require_qdiscs(
     where: str, wanted: Sequence[Qdisc], current: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises ShapingError unless the kernel holds exactly what is wanted on this device."""
-    ours = [qdisc for qdisc in current if qdisc.get("handle") in (ROOT, CHILD)]
-    asked = ", ".join(f"{qdisc.kind} {' '.join(qdisc.options)}" for qdisc in wanted) or "no limit"
-    if [qdisc["kind"] for qdisc in ours] != [qdisc.kind for qdisc in wanted]:
-        held = ", ".join(str(qdisc["kind"]) for qdisc in current) or "nothing"
+    held = _difference(wanted, current)
+    if held is not None:
+        asked = ", ".join(f"{it.kind} {' '.join(it.options)}" for it in wanted) or "no limit"
         raise _differs(where, asked, held)
+
+
+def _difference(wanted: Sequence[Qdisc], current: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a device holds that is not wanted; None where all is as wanted."""
+    ours = _ours(current)
+    if [qdisc["kind"] for qdisc in ours] != [qdisc.kind for qdisc in wanted]:
+        return ", ".join(str(qdisc["kind"]) for qdisc in current) or "nothing"
     for qdisc, held_qdisc in zip(wanted, ours, strict=True):
         for key, (value, difference) in qdisc.expected.items():
             held_value = _lookup(held_qdisc.get("options", {}), key)
             if held_value is None or abs(held_value - value) > difference:
-                raise _differs(where, asked, f"{qdisc.kind} with {key} {held_value}")
+                return f"{qdisc.kind} with {key} {held_value}"
+    return None
 
 
 def _lookup(options: Mapping[str, Any], key: str) -> float | None:

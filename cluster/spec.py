@@ -1,6 +1,7 @@
 """ClusterSpec: what a lab should be, as data. Reads files and the catalog; realises nothing."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -8,6 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from cluster.errors import ClusterError, UnitError
 from cluster.units import (
+    UNLIMITED,
     format_duration,
     format_rate,
     format_share,
@@ -21,6 +23,8 @@ Rate = Annotated[int | None, BeforeValidator(parse_optional_rate), PlainSerializ
 Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
 Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]
 
+ALL = "all"
+"""Stands for every node where links are changed."""
 CATALOG = Path(__file__).parent / "catalog"
 LOOPBACK_MTU = 65536
 ETHERNET_BYTES = 14
@@ -109,12 +113,7 @@ class ClusterSpec(StrictModel):
         names = self.node_names
         for name in self.overrides:
             if name not in names:
-                raise UnitError(
-                    f"there is no node {name!r}",
-                    f"this cluster has {names[0]} to {names[-1]}",
-                    nearest(name, names) if len(names) <= 8 else None,
-                    below=("overrides", name),
-                )
+                raise _no_node(name, names, below=("overrides", name))
             self.links_of(name)
         return self
 
@@ -139,12 +138,34 @@ class ClusterSpec(StrictModel):
         links = tuple(self.links_of(name) for name in self.node_names)
         return self.nodes, self.ranks_per_node, links
 
+    def with_rates(self, node: str, rates: Mapping[str, str]) -> Self:
+        """The same cluster with other rates on one node, or on `all` of them.
+
+        `rates` holds a rate for `inter_node`, `intra_node` or both. What is set for all nodes ends
+        what single nodes had of their own. Raises UnitError, for an unknown node too.
+        """
+        if node != ALL and node not in self.node_names:
+            raise _no_node(node, self.node_names)
+        data = self.to_dict()
+        own = data.setdefault("overrides", {})
+        for link, text in rates.items():
+            rate = format_rate(parse_optional_rate(text))
+            general = data["links"].setdefault(link, {})
+            for name in self.node_names if node == ALL else (node,):
+                own.get(name, {}).get(link, {}).pop("rate", None)
+            if node == ALL:
+                general["rate"] = rate
+            elif rate != general.get("rate", UNLIMITED):
+                own.setdefault(node, {}).setdefault(link, {})["rate"] = rate
+        data["overrides"] = {name: kept for name in own if (kept := _not_empty(own[name]))}
+        return self.from_dict(data)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys and units of a file; `from_dict` reads it back."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "ClusterSpec":
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         return cls.model_validate(data)
 
     def describe(self) -> str:
@@ -157,8 +178,27 @@ class ClusterSpec(StrictModel):
         parts += [f"loss {format_share(link.loss_ratio)}"] if link.loss_ratio else []
         intra = self.links.intra_node.rate_bits_per_s
         parts += [f"inside a node {format_rate(intra)}"] if intra else []
-        parts += [f"{name} differs" for name in self.overrides]
+        parts += [f"{name} {self._differs(name)}" for name in self.overrides]
         return f"{self.name}: " + ", ".join(parts)
+
+    def _differs(self, node: str) -> str:
+        """What is different on a node: `50mbit inside 1gbit`."""
+        usual, own = self.links, self.links_of(node)
+        rate, intra = own.inter_node.rate_bits_per_s, own.intra_node.rate_bits_per_s
+        words = [format_rate(rate)] if rate != usual.inter_node.rate_bits_per_s else []
+        if intra != usual.intra_node.rate_bits_per_s:
+            words.append(f"inside {format_rate(intra)}")
+        return " ".join(words) or "differs"
+
+
+def _no_node(name: str, names: Sequence[str], below: tuple[str, ...] = ()) -> UnitError:
+    few = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    hint = nearest(name, names) if len(names) <= 8 else None
+    return UnitError(f"there is no node {name!r}", f"this cluster has {few}", hint, below=below)
+
+
+def _not_empty(own: Mapping[str, Any]) -> dict[str, Any]:
+    return {link: keys for link, keys in own.items() if keys}
 
 
 def _merged(general: StrictModel, own: StrictModel) -> dict[str, Any]:

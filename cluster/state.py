@@ -23,6 +23,7 @@ STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 USE_FILE = "use"
 TAKEN_DOWN = "taken down"
+LOOK_AT_MOST_S = 0.1
 SCHEMA = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -51,7 +52,9 @@ def _make_private(path: Path, uid: int) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
     except OSError as exc:
-        raise StateRefused(f"{path} cannot be made: {exc.strerror}") from exc
+        rule = "the state of labs lies in a directory of its user"
+        fix = f"look at what is there: ls -ld {path.parent} {path}"
+        raise StateRefused(f"{path} cannot be made: {exc.strerror}", rule, fix) from exc
     seen = None
     if not stat.S_ISDIR(status.st_mode):
         seen = "it is not a directory"
@@ -66,6 +69,15 @@ def _make_private(path: Path, uid: int) -> None:
             f"look at it, then remove it: ls -ld {path}",
             seen=seen,
         )
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What somebody does with a lab, such as `run 20261130-1104-hier (process 71)`."""
+
+    what: str
+    since: float
+    """Wall clock, seconds since 1970."""
 
 
 class Use:
@@ -110,6 +122,13 @@ class LabDirectory:
         root = state_root(os.environ, os.geteuid())
         return tuple(sorted(path.parent.name for path in root.glob(f"*/{STATE_FILE}")))
 
+    @classmethod
+    def all_names(cls) -> tuple[str, ...]:
+        """Labs that have state here, are just coming up, or were left half made."""
+        root = state_root(os.environ, os.geteuid())
+        folders = [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+        return tuple(sorted(name for name in folders if _NAME.fullmatch(name)))
+
     @contextmanager
     def locked(self, timeout_s: float = 3.0) -> Iterator[None]:
         """Keeps other commands off this lab; makes the directory. Raises LabBusy."""
@@ -120,6 +139,27 @@ class LabDirectory:
             yield
         finally:
             os.close(lock)
+
+    def worker(self) -> Activity | None:
+        """The process that has the lab locked now; None where none has."""
+        return self._activity(LOCK_FILE)
+
+    def usage(self) -> Activity | None:
+        """What runs on the lab's links now; None where nothing does."""
+        return self._activity(USE_FILE)
+
+    def _activity(self, name: str) -> Activity | None:
+        try:
+            file = os.open(self.path / name, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            if _try_lock(file, fcntl.LOCK_SH):
+                return None
+            told = os.pread(file, 1000, 0).decode(errors="replace")
+            return Activity(told or "unknown", os.fstat(file).st_mtime)
+        finally:
+            os.close(file)
 
     def _acquire(self, timeout_s: float) -> int:
         """The locked file; opened again where another command removed it meanwhile."""
@@ -162,7 +202,7 @@ class LabDirectory:
         """
         file = os.open(self.path / USE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not _try_lock(file):
+            if not _try_lock_soon(file):
                 raise LabBusy(
                     f'lab "{self.name}" is in use',
                     "one job or measurement at a time: two would share its links, and the "
@@ -178,16 +218,8 @@ class LabDirectory:
 
     def user(self) -> str | None:
         """Who uses the lab's links now; None where nobody does."""
-        try:
-            file = os.open(self.path / USE_FILE, os.O_RDWR)
-        except OSError:
-            return None
-        try:
-            if _try_lock(file, fcntl.LOCK_SH):
-                return None
-            return os.pread(file, 200, 0).decode(errors="replace") or "unknown"
-        finally:
-            os.close(file)
+        usage = self.usage()
+        return usage.what if usage else None
 
     def tell_user_it_ends(self) -> None:
         """Lets who uses the lab know that it ends because it is taken down."""
@@ -201,14 +233,16 @@ class LabDirectory:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as exc:
-            raise self._unreadable(str(exc)) from exc
+            raise self.unreadable(str(exc)) from exc
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise self._unreadable("it was written by another version")
+            raise self.unreadable("it was written by another version")
         return data
 
-    def _unreadable(self, seen: str) -> StateRefused:
+    def unreadable(self, seen: str) -> StateRefused:
+        """The error for a state that cannot be understood."""
         fix = f"take the lab down with the version that made it, or remove {self.path}"
-        return StateRefused(f"{self.path / STATE_FILE} cannot be read", None, fix, seen=seen)
+        rule = "what is kept of a lab is read as it was written, or not at all"
+        return StateRefused(f"{self.path / STATE_FILE} cannot be read", rule, fix, seen=seen)
 
     def write(self, data: Mapping[str, Any]) -> None:
         """Replaces the state in one step. Call it with the lock held."""
@@ -235,6 +269,16 @@ class LabDirectory:
         self.clear()
         (self.path / LOCK_FILE).unlink()
         self.path.rmdir()
+
+
+def _try_lock_soon(file: int) -> bool:
+    """A look at who holds it (`_activity`) holds it for a moment."""
+    deadline = time.monotonic() + LOOK_AT_MOST_S
+    while not _try_lock(file):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_AT_MOST_S / 10)
+    return True
 
 
 def _try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:

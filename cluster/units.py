@@ -19,6 +19,8 @@ _BITS = re.compile(_NUMBER + r"\s?(?P<prefix>[kmgKMG]?)[bB]it(?:/s)?")
 _BYTES = re.compile(_NUMBER + r"\s?(?P<prefix>[kKMG]?)B/s")
 _LOOSE = re.compile(r"\s*(?P<sign>[-+]?)\s*(?P<number>[0-9][0-9_]*(?:\.[0-9]+)?)(?P<rest>.*?)\s*")
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+.*")
+LONGEST_TEXT = 60
+_RATE_FIX = "write 200mbit (bits) or 25MB/s (bytes)"
 _RULE = "a rate is a number with bit, kbit, mbit, gbit, or B/s, KB/s, MB/s, GB/s"
 
 
@@ -26,6 +28,8 @@ def parse_rate(text: object) -> int:
     """Bits per second of a rate such as `200mbit` or `25MB/s`. Raises UnitError."""
     if not isinstance(text, str):
         raise _unreadable_rate(str(text))
+    if len(text) > LONGEST_TEXT:
+        raise UnitError(f"{text[:LONGEST_TEXT]!r}... is not a rate", _RULE, _RATE_FIX)
     for pattern, bits_per_unit in ((_BITS, 1), (_BYTES, 8)):
         if match := pattern.fullmatch(text.strip()):
             factor = _PREFIXES[match["prefix"].lower()] * bits_per_unit
@@ -68,7 +72,7 @@ def _unreadable_rate(text: str) -> UnitError:
     """The error for a text that is no rate: what it could mean, spelt both ways."""
     match = _LOOSE.fullmatch(text)
     if match is None or _EXPONENT.fullmatch(text.strip()):
-        return UnitError(f"{text!r} is not a rate", _RULE, "write 200mbit (bits) or 25MB/s (bytes)")
+        return UnitError(f"{text!r} is not a rate", _RULE, _RATE_FIX)
     number, rest = match["number"].replace("_", ""), match["rest"].strip()
     if match["sign"] == "-":
         return UnitError(f"{text!r} is negative", _RULE, f"write {number}mbit, or {UNLIMITED}")

@@ -25,6 +25,12 @@ _DECIMAL_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?\.[0-9]*([eE][-+][0-9]+)?")
 
 _FILE = "what holds a / or ends in .yaml is a file of YAML text"
 _FILE_FIX = "name a file that you can read"
+LONGEST_LABEL = 80
+DEEPEST = 20
+_SET_RULE = "a setting is a key path, an equals sign and a value"
+_KEYS = ("a file is a set of keys, each with its value", "write key: value, a line each")
+_DEEP = ("nested too deeply", "no key of ours lies deeper than a few levels", "look for brackets")
+_NO_TEXT = ("holds bytes that are no text", "all values are UTF-8", "rename what is named so")
 
 
 @dataclass
@@ -45,11 +51,16 @@ class Document:
 
     def assign(self, assignment: str) -> "Document":
         """A copy in which one value is replaced: `train.steps=5`, the value read as YAML."""
+        if not _is_text(assignment):
+            raise SpecError([Fault(f"set {assignment!a}", "", *_NO_TEXT)])
         key, equals, text = assignment.partition("=")
         if not equals or not all(key.strip().split(".")):
             fix = "write key=value, such as train.steps=5"
-            raise SpecError([Fault(f"set {assignment!r}", "", "no key=value pair", None, fix)])
-        value = load_yaml(f"value: {text}", name=f"set {assignment}")
+            seen = f"set {_label(assignment)!r}"
+            raise SpecError([Fault(seen, "", "no key=value pair", _SET_RULE, fix)])
+        if key.count(".") > DEEPEST:
+            raise SpecError([Fault(f"set {_label(assignment)}", "", *_DEEP)])
+        value = load_yaml(f"value: {text}", name=f"set {_label(assignment)}")
         changed = self._replaced(key.strip(), value.data.get("value"), value.name)
         changed.faults += [
             replace(fault, where=value.name, key=key.strip()) for fault in value.faults
@@ -58,7 +69,16 @@ class Document:
 
     def assign_text(self, key: str, text: str, name: str) -> "Document":
         """A copy in which the value at `key` is `text` as it stands, given by option `name`."""
-        return self._replaced(key, text, f"{name}={text}")
+        if not _is_text(text):
+            raise SpecError([Fault(f"{name}={text!a}", "", *_NO_TEXT)])
+        return self._replaced(key, text, f"{name}={_label(text)}")
+
+    def without(self, key: str) -> "Document":
+        """A copy without this key of the outermost level, and all below it."""
+        changed = copy.deepcopy(self)
+        changed.data.pop(key, None)
+        changed.origins = {path: at for path, at in self.origins.items() if path[:1] != (key,)}
+        return changed
 
     def _replaced(self, key: str, value: Any, origin: str) -> "Document":
         path = tuple(key.split("."))
@@ -93,7 +113,7 @@ def load_yaml(source: Path | str, *, name: str | None = None) -> Document:
         document.data = data
     elif not document.faults:
         document.faults.append(
-            Fault(document.where(()), "", f"{_short(data)} is not a set of keys", None, None)
+            Fault(document.where(()), "", f"{_short(data)} is not a set of keys", *_KEYS)
         )
     return document
 
@@ -116,14 +136,22 @@ def _read(path: Path) -> str:
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:
-    loader = yaml.SafeLoader(text)
     try:
-        node: yaml.Node | None = loader.get_single_node()
-        return node
+        loader = yaml.SafeLoader(text)
+        try:
+            node: yaml.Node | None = loader.get_single_node()
+            return node
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as exc:
+        seen = f"a character that is no text (number {exc.character:#x})"
+        rule = "a file holds letters, blanks and line ends"
+        fault = Fault(name, "", seen, rule, f"look at letter {exc.position + 1}")
+        raise SpecError([fault]) from exc
     except yaml.YAMLError as exc:
         raise SpecError([_syntax_fault(exc, text, name)]) from exc
-    finally:
-        loader.dispose()
+    except RecursionError as exc:
+        raise SpecError([Fault(name, "", *_DEEP)]) from exc
 
 
 def _syntax_fault(exc: yaml.YAMLError, text: str, name: str) -> Fault:
@@ -136,6 +164,17 @@ def _syntax_fault(exc: yaml.YAMLError, text: str, name: str) -> Fault:
         return Fault(where, "", "a tab", "YAML indents with spaces only", "replace it by spaces")
     problem = getattr(exc, "problem", None) or str(exc)
     return Fault(where, "", f"not YAML: {problem}", None, f"look at {line.strip()!r}")
+
+
+def _is_text(text: str) -> bool:
+    """False where it stands for bytes that are no UTF-8, as names of files may."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _label(text: str) -> str:
+    """What was typed, as one line of bearable length."""
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shown if len(shown) <= LONGEST_LABEL else f"{shown[:LONGEST_LABEL]}..."
 
 
 def _short(value: object) -> str:
@@ -157,6 +196,9 @@ class _Builder:
             )
             return None
         self._seen.add(id(node))
+        if len(path) > DEEPEST:
+            self._fault(self._where(node), path[:DEEPEST], *_DEEP)
+            return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -204,7 +246,9 @@ class _Builder:
         text = str(node.value)
         kind = node.tag.removeprefix(_CORE)
         if kind == "str":
-            return text
+            if not _is_text(text):  # escapes can make what no file can hold
+                self._fault(self._document.where(path), path, *_NO_TEXT)
+            return text.encode("utf-8", "backslashreplace").decode()
         if kind == "null":
             return None
         if kind == "bool" and text.lower() in ("true", "false"):

@@ -20,13 +20,19 @@ SMALL_NUMEL = 16  # float32: small enough to cost no bandwidth
 LARGE_NUMEL = 389_119  # about 1.5 MiB, prime, no bucket's size
 SMALL_HOPS, LARGE_HOPS = 24, 4
 REPEATS = 5
+TRIAL_BYTES, TRIALS = 400_000, 3
+FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
+"""Below the one, a measurement takes so long that it is not repeated; below the other, it is left
+out: the inside of a node is then a slow link like any other."""
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The same on every rank. None where there is nothing to measure: one node, or lone ranks.
 
-    alpha: seconds that a stage takes beyond its bytes, when it waits for the one before it.
+    alpha: seconds that a stage takes beyond its bytes, when it waits for the one before it. The
+    rate is None also where a node's inside carries less than SLOW_INSIDE_BYTES_PER_S: then its
+    bytes alone decide, and whoever limits it knows the rate.
     """
 
     alpha_inter_s: float | None
@@ -37,15 +43,15 @@ class Calibration:
 def calibrate(
     transport: Transport, rank: int, fabric: Fabric, timeout_s: float = 10.0
 ) -> Calibration:
-    """Measure; every rank of `fabric` must call this at the same point. Well under a second where
-    a node's inside carries 100 MB/s or more. Raises TransportError."""
+    """Measure; every rank of `fabric` must call this at the same point. A few seconds at
+    most where a node's inside is slow, else well under one. Raises TransportError."""
 
-    def stage_s(hop: Stage, num_chunks: int, numel: int, hops: int) -> float:
-        schedule = Schedule(fabric.num_ranks, num_chunks, "calibration", _repeat(hop, hops))
+    def stage_s(hop: Stage, numel: int, hops: int, repeats: int = REPEATS) -> float:
+        schedule = Schedule(fabric.num_ranks, num_shards, "calibration", _repeat(hop, hops))
         collective = ScheduledCollective(schedule, rank, fabric, transport, timeout_s)
-        buffer = torch.zeros(num_chunks * numel)
+        buffer = torch.zeros(num_shards * numel)
         seconds = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             start = monotonic()
             collective.all_reduce(buffer, 1, 0)
             seconds.append((monotonic() - start) / hops)
@@ -53,19 +59,20 @@ def calibrate(
 
     num_shards = max(map(len, fabric.groups))
     across, inside = tuple(_across(fabric)), tuple(_inside(fabric))
-    values = [0.0, 0.0, 0.0]
-    if across:
-        values[0] = stage_s(across, num_shards, SMALL_NUMEL, SMALL_HOPS)
-    if inside:
-        values[1] = stage_s(inside, num_shards, SMALL_NUMEL, SMALL_HOPS)
-        large_s = max(stage_s(inside, num_shards, LARGE_NUMEL, LARGE_HOPS) - values[1], 1e-9)
-        values[2] = _busiest_inside(fabric) * LARGE_NUMEL * 4 / large_s
-    alpha_inter_s, alpha_intra_s, rate = _share(values, transport, rank, fabric, timeout_s)
-    return Calibration(
-        alpha_inter_s if across else None,
-        alpha_intra_s if inside else None,
-        rate if inside else None,
-    )
+    trial_numel = TRIAL_BYTES // 4 // num_shards
+    values = [
+        stage_s(across, SMALL_NUMEL, SMALL_HOPS) if across else 0.0,
+        stage_s(inside, SMALL_NUMEL, SMALL_HOPS) if inside else 0.0,
+        stage_s(inside, trial_numel, 1, TRIALS) if inside else 0.0,
+    ]
+    alpha_inter_s, alpha_intra_s, trial_s = _share(values, transport, rank, fabric, timeout_s)
+    rate = None
+    if inside and trial_s < TRIAL_BYTES / SLOW_INSIDE_BYTES_PER_S:
+        repeats = REPEATS if trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S else 1
+        large_s = max(stage_s(inside, LARGE_NUMEL, LARGE_HOPS, repeats) - alpha_intra_s, 1e-9)
+        own = num_shards * LARGE_NUMEL * 4 / large_s
+        (rate,) = _share([own], transport, rank, fabric, timeout_s)
+    return Calibration(alpha_inter_s if across else None, alpha_intra_s if inside else None, rate)
 
 
 def _repeat(hop: Stage, hops: int) -> Callable[[], Iterator[Stage]]:
@@ -87,10 +94,6 @@ def _inside(fabric: Fabric) -> Iterator[Transfer]:
     for group in fabric.groups:
         for place, rank in enumerate(group if len(group) > 1 else ()):
             yield Transfer(rank, group[(place + 1) % len(group)], place, reduce=False)
-
-
-def _busiest_inside(fabric: Fabric) -> int:
-    return max(len(group) for group in fabric.groups)
 
 
 def _share(

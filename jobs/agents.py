@@ -35,7 +35,8 @@ class Agents:
     """Starts an agent in every node when entered; leaving ends them and all their ranks.
 
     `next_event` yields their events as (node index, event); besides the agent's own there are
-    `{"event": "closed", "status", "errors"}` when one has ended, and whatever `put` was given.
+    `{"event": "stopped" or "continued"}` without a rank for an agent itself, `{"event": "closed",
+    "status", "errors"}` when one has ended, and whatever `put` was given.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Agents:
             argv += ["--preload", module]
         process = self._nodes.exec(node, argv, env=self._environment, cwd=self._cwd)
         errors: deque[str] = deque(maxlen=KEPT_ERROR_LINES)
-        keep = threading.Thread(target=_keep_lines, args=(process.stderr, errors), daemon=True)
+        keep = threading.Thread(target=self._keep, args=(node, process, errors), daemon=True)
         agent = _Agent(
             node,
             process,
@@ -129,6 +130,13 @@ class Agents:
         for thread in agent.threads:
             thread.start()
         return agent
+
+    def _keep(self, node: Node, process: NodeProcess, errors: deque[str]) -> None:
+        for line in _lines(process.stderr):
+            if event := _parse(line):  # from the agent's guard
+                self._events.put((node.index, event))
+            else:
+                errors.append(line)
 
     def _read(
         self, node: Node, process: NodeProcess, errors: deque[str], keep: threading.Thread
@@ -152,10 +160,6 @@ def _lines(pipe: IO[bytes] | None) -> Sequence[str] | Any:
     with suppress(OSError, ValueError):  # closed under us while ending
         for line in pipe:
             yield line.decode(errors="replace").rstrip("\n")
-
-
-def _keep_lines(pipe: IO[bytes] | None, kept: deque[str]) -> None:
-    kept.extend(_lines(pipe))
 
 
 def _parse(line: str) -> dict[str, Any] | None:

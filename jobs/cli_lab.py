@@ -1,4 +1,4 @@
-"""The verbs about a lab: up, status, probe, down. Each opens or makes the lab and shows it."""
+"""The verbs about a lab: up, probe, down. Each opens or makes the lab and shows it."""
 
 import json
 import time
@@ -10,8 +10,11 @@ import click
 if TYPE_CHECKING:
     from cluster.lab import Lab, LabEvent
     from cluster.spec import ClusterSpec
+    from jobs.server.process import Serving
 
 SCHEMA = 1
+MOST = 1_000_000
+"""Of anything that is counted on the command line."""
 
 lab_option = click.option("--lab", "lab_name", default="default", help="Name of the lab.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Only JSON on standard output.")
@@ -39,34 +42,25 @@ def up(
     """Make a lab: nodes joined by links as slow as you ask, measured."""
     from cluster.lab import bring_up, plan
     from cluster.spec import load_cluster
+    from jobs.cli_run import RUNS
+    from jobs.server.process import serving
 
     spec = load_cluster(cluster, rate)
     if dry_run:
-        commands = plan(spec, backend)
+        commands = plan(spec, lab_name, backend, privilege)
         click.echo(
             json.dumps({"schema": SCHEMA, "commands": commands}) if as_json else "\n".join(commands)
         )
         return
     started_s = time.monotonic()
     screen = _UpScreen(lab_name, spec, backend, probe, as_json)
-    with screen:
+    with screen, serving(RUNS, lab_name) as exporter:
         lab = bring_up(spec, lab_name, backend, privilege, probe, screen.event)
     if as_json:
-        click.echo(json.dumps(_lab_json(lab)))
+        click.echo(json.dumps({**_lab_json(lab), "exporter": exporter.address()}))
     else:
         screen.ready(lab, time.monotonic() - started_s)
-
-
-@click.command()
-@lab_option
-@json_option
-def status(lab_name: str, as_json: bool) -> None:
-    """Show the lab and what its links carry."""
-    from cluster.lab import open_lab
-    from jobs.report.lab_screens import status_screen
-
-    lab = open_lab(lab_name)
-    _show(lambda width: status_screen(lab, width), _lab_json(lab), as_json)
+        _show_exporter(exporter)
 
 
 @click.command()
@@ -80,7 +74,7 @@ def probe(lab_name: str, as_json: bool) -> int:
 
     if not as_json:
         lab = open_lab(lab_name)
-        _show(lambda width: probe_header(lab, width), None, as_json)
+        show_answer(lambda width: probe_header(lab, width), None, as_json)
     try:
         lab = measure(lab_name)
     except ProbeFailed:
@@ -88,7 +82,7 @@ def probe(lab_name: str, as_json: bool) -> int:
             raise
         lab = open_lab(lab_name)  # the bad measurement was kept: it is the answer
     report = lab.probe.to_json() if lab.probe else {"schema": SCHEMA, "ok": False, "links": []}
-    _show(lambda width: links_table(lab, width), report, as_json)
+    show_answer(lambda width: links_table(lab, width), report, as_json)
     return 0 if report["ok"] else 1
 
 
@@ -99,11 +93,24 @@ def down(lab_name: str, as_json: bool) -> None:
     """Take the lab down."""
     from cluster.lab import take_down, user_of
     from jobs.report.lab_screens import down_line
+    from jobs.server.process import end_unwanted
 
     user = user_of(lab_name)
-    lab = take_down(lab_name)
+    try:
+        lab = take_down(lab_name)
+    finally:
+        end_unwanted()
     answer = {"schema": SCHEMA, "lab": lab.name, "down": True}
-    _show(lambda width: down_line(lab, user, width), answer, as_json)
+    show_answer(lambda width: down_line(lab, user, width), answer, as_json)
+
+
+def _show_exporter(exporter: "Serving") -> None:
+    from jobs.report.terminal import output_console, show
+    from jobs.report.watch_lines import unwatched_lines, watch_lines
+
+    console, address = output_console(), exporter.address()
+    fault = unwatched_lines(exporter.fault, console.width) if exporter.fault else []
+    show(console, watch_lines([address]) + fault)
 
 
 class _UpScreen:
@@ -178,7 +185,8 @@ def _lab_json(lab: "Lab") -> dict[str, Any]:
     }
 
 
-def _show(screen: Callable[[int], Any], answer: dict[str, Any] | None, as_json: bool) -> None:
+def show_answer(screen: Callable[[int], Any], answer: dict[str, Any] | None, as_json: bool) -> None:
+    """The answer as JSON, or the screen at the width of standard output."""
     from jobs.report.terminal import output_console, show
 
     if as_json:

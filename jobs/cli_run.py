@@ -11,7 +11,7 @@ from jobs.errors import DataError
 
 if TYPE_CHECKING:
     from cluster.lab import Lab
-    from jobs.launch import RunResult
+    from jobs.conclude import RunResult
     from jobs.runfolder import RunFolder
     from jobs.spec import JobSpec
 
@@ -41,16 +41,17 @@ def run(
 ) -> int:
     """Train JOB (a job of the catalog, or a file) on the lab; say what the network cost."""
     from cluster.lab import open_lab
+    from jobs.cli_link import lab_to_run_on
     from jobs.spec import load_job
 
-    spec = load_job(job, _assignments(sets, steps, data))
+    spec = load_job(job, assignments(sets, steps, data))
     if print_config:
         click.echo(_config(spec, as_json), nl=False)
         return 0
     lab = open_lab(lab_name)
-    _require_rate(lab, rate, job)
-    _require_data(spec, lab)
-    return _run(spec, lab, as_json)
+    require_rate(lab, rate, f"run JOB={job}")
+    require_data(spec, lab.spec.nodes * lab.spec.ranks_per_node)
+    return _run(spec, lab_to_run_on(lab, as_json), as_json)
 
 
 @click.command()
@@ -74,22 +75,25 @@ def runs(as_json: bool) -> None:
 @json_option
 def runs_clean(keep: int, as_json: bool) -> None:
     """Remove all runs but the last KEEP; running ones, and folders of others, stay."""
+    from jobs.bundles import clean_bundles
     from jobs.runfolder import clean_runs, list_runs
 
     removed = [folder.run_id for folder in clean_runs(RUNS, keep)]
+    bundles = [folder.run_id for folder in clean_bundles(RUNS)]
     kept = [folder.run_id for folder in list_runs(RUNS)]
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "removed": removed, "kept": kept}))
         return
-    for run_id in removed:
+    for run_id in (*removed, *bundles):
         click.echo(f"  removed  runs/{run_id}")
     click.echo(f"{len(removed)} removed, {len(kept)} kept.    next    make runs")
 
 
-def _assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> list[str]:
-    assignments = list(sets)
+def assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> list[str]:
+    """What the options say about a job, as load_job takes it."""
+    settings = list(sets)
     if steps is not None:
-        assignments.append(f"train.steps={steps}")
+        settings.append(f"train.steps={steps}")
     if data is not None:
         if not data.strip():
             raise DataError(
@@ -98,8 +102,8 @@ def _assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> 
                 fix="leave DATA out for Python's own library, or name a file",
             )
         # as text, whatever it looks like; nodes do not share our working folder
-        assignments.append(f"data.path={json.dumps(str(Path(data).expanduser().absolute()))}")
-    return assignments
+        settings.append(f"data.path={json.dumps(str(Path(data).expanduser().absolute()))}")
+    return settings
 
 
 def _config(spec: "JobSpec", as_json: bool) -> str:
@@ -111,42 +115,39 @@ def _config(spec: "JobSpec", as_json: bool) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def _require_rate(lab: "Lab", rate: str | None, job: str) -> None:
+def require_rate(lab: "Lab", rate: str | None, command: str) -> None:
+    """Raises LaunchError where the lab runs at another rate; `command` is what was typed."""
     from cluster.units import format_rate, parse_optional_rate
     from jobs.errors import LaunchError
 
     if rate is None:
         return
     here = lab.spec.links.inter_node.rate_bits_per_s
-    if parse_optional_rate(rate) == here:
+    nodes = [lab.spec.links_of(name).inter_node for name in lab.spec.node_names]
+    if {node.rate_bits_per_s for node in nodes} == {parse_optional_rate(rate)}:
         return
+    own = f", {', '.join(lab.spec.overrides)} at its own" if lab.spec.overrides else ""
     option = "" if lab.name == "default" else f" LAB={lab.name}"
     raise LaunchError(
-        f'RATE={rate}, but lab "{lab.name}" runs at {format_rate(here)}.',
-        rule="run takes the lab as it is: no result may carry a rate that was not applied and "
-        "measured",
-        fix=f"make cluster-down{option} && make cluster-up{option} RATE={rate} && "
-        f"make run{option} JOB={job}",
+        f'RATE={rate}, but lab "{lab.name}" runs at {format_rate(here)}{own}.',
+        rule=f"{command.split()[0]} takes the lab as it is: no result may carry a rate that was "
+        "not applied and measured",
+        fix=f"make link NODE=all RATE={rate}{option} && make {command}{option}        "
+        "(changes and measures it, 6 s)",
     )
 
 
-def _require_data(spec: "JobSpec", lab: "Lab") -> None:
-    """Raises DataError before anything is started; the usual text needs no look."""
-    if spec.data.path is None:
-        return
-    from jobs.data import Windows, check_enough, load_text
+def require_data(spec: "JobSpec", num_ranks: int) -> None:
+    """Raises DataError or ModelError before anything is started."""
+    from jobs.inputs import check_inputs
 
-    text = load_text(spec.data.path)
-    num_ranks = lab.spec.nodes * lab.spec.ranks_per_node
-    samples = num_ranks * spec.data.batch_size * spec.train.accumulate
-    windows = Windows(text.content, spec.model.context)
-    check_enough(windows, text, samples, spec.model.context)
+    check_inputs(spec, num_ranks)
 
 
 def _run(spec: "JobSpec", lab: "Lab", as_json: bool) -> int:
     from ddp.algorithms import ALGORITHMS
     from jobs.launch import launch
-    from jobs.report.lab_screens import lab_words
+    from jobs.report.lab_words import lab_words
     from jobs.report.live import LiveRun
     from jobs.report.terminal import error_console, output_console
 

@@ -6,11 +6,13 @@ Shapes: windows are context + 1 bytes, of which the first context predict the la
 """
 
 import hashlib
+import os
+import stat
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from jobs.errors import DataError
 from jobs.spec import DataSpec
 
 MAX_TEXT_BYTES = 1 << 28
+MAX_TEXT_FILES = 100_000
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,24 @@ class Text:
     """All bytes of the training data, where they came from, and their fingerprint."""
 
     source: str
-    content: bytes
+    content: bytes | bytearray
     sha256: str
 
 
 def load_text(path: str | None) -> Text:
     """Reads a file, or every file of a folder in order of their names; None: Python's own library.
 
-    Raises DataError when there is nothing to read, or more than a rank should hold in memory.
+    Of a folder: all below it but hidden names; links to files, not links to folders. Raises
+    DataError when there is nothing to read, a part of it cannot be read, or it is more than a rank
+    should hold in memory.
     """
     if path is None:
         library = Path(sysconfig.get_paths()["stdlib"])
-        parts = sorted(library.glob("*.py"))
+        parts: Iterable[Path] = sorted(library.glob("*.py"))
         source = "the Python standard library's own source"
     else:
         parts = _files_under(Path(path))
-        source = path
+        source = shown(path)
     content = _read(parts, source)
     if not content:
         raise DataError(
@@ -62,45 +67,88 @@ def load_data(spec: DataSpec) -> Text:
     return SOURCES[spec.kind](spec.path)
 
 
-def _files_under(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        inside = (part.relative_to(path).parts for part in path.rglob("*"))
-        names = sorted(parts for parts in inside if not any(name[0] == "." for name in parts))
-        return [path.joinpath(*parts) for parts in names if path.joinpath(*parts).is_file()]
-    raise DataError(
-        f"data.path: {path}: {'neither a file nor a folder' if path.exists() else 'not found'}",
-        rule="a file, or a folder of files, that every node can read",
-        fix="give a path that exists, or path: null for Python's own library",
+def shown(path: str | Path) -> str:
+    """The path as it can be printed and written down, whatever bytes its name is made of."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _files_under(path: Path) -> Iterator[Path]:
+    if _mode(path) == "file":
+        yield path
+    elif _mode(path) == "folder":
+        yield from _files_in(path)
+    else:
+        raise DataError(
+            f"data.path: {shown(path)}: neither a file nor a folder",
+            rule="a file, or a folder of files, that every node can read",
+            fix="give another path, or path: null for Python's own library",
+        )
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Every file below, in order of names, as far as it is asked for: a folder may be endless."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".")
+    except OSError as exc:
+        raise _unreadable(folder, exc) from exc
+    for name in names:
+        path = folder / name
+        if _mode(path) == "file":
+            yield path
+        elif _mode(path) == "folder" and not path.is_symlink():
+            yield from _files_in(path)
+
+
+def _mode(path: Path) -> Literal["file", "folder", "other"]:
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as exc:  # ValueError: a zero byte in the name
+        raise _unreadable(path, exc) from exc
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, FileNotFoundError):
+        reason = "a link to something that is not there" if path.is_symlink() else "not found"
+    return DataError(
+        f"data.path: {shown(path)}: {reason}",
+        rule="every file of the training data can be read on every node",
+        fix="mend that, name another file or folder, or path: null for Python's own library",
     )
 
 
-def _read(paths: list[Path], source: str) -> bytes:
+def _read(paths: Iterable[Path], source: str) -> bytearray:
     content = bytearray()
-    for path in paths:
+    for number, path in enumerate(paths):
         try:
-            if len(content) + path.stat().st_size > MAX_TEXT_BYTES:
-                raise DataError(
-                    f"data.path: {source}: more than {MAX_TEXT_BYTES >> 20} MiB",
-                    rule="each rank holds the whole text in memory",
-                    fix="name a smaller file or folder",
-                )
-            content += path.read_bytes()
+            with path.open("rb") as file:  # no more than one byte too many, whatever its size
+                content += file.read(MAX_TEXT_BYTES + 1 - len(content))
         except OSError as exc:
+            raise _unreadable(path, exc) from exc
+        if len(content) > MAX_TEXT_BYTES or number == MAX_TEXT_FILES:
             raise DataError(
-                f"data.path: {path}: {exc.strerror}",
-                rule="every file of the training data can be read on every node",
-                fix="change its permissions, or name another file or folder",
-            ) from exc
-    return bytes(content)
+                f"data.path: {source}: more than "
+                + (
+                    f"{number:,} files"
+                    if number == MAX_TEXT_FILES
+                    else f"{MAX_TEXT_BYTES >> 20} MiB"
+                ),
+                rule="each rank holds the whole text in memory",
+                fix="name a smaller file or folder",
+            )
+    return content
 
 
 class Windows(Dataset[Tensor]):
     """A text as windows that overlap by the one byte that is only ever predicted."""
 
-    def __init__(self, content: bytes, context: int) -> None:
-        self._bytes = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    def __init__(self, content: bytes | bytearray, context: int) -> None:
+        # shared with a text that was read; bytes are copied, since torch wants them writable
+        memory = content if isinstance(content, bytearray) else bytearray(content)
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self._context = context
 
     def __len__(self) -> int:

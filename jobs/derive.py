@@ -24,10 +24,13 @@ class StepFigures:
     exposed time in which the awaited bucket was not ready on some rank, and `held_up_by` shares it
     out to the ranks that were last. `hidden_s` is busy time in which the rank did not wait.
     `time_lost_s` is the most by which the phases of a rank miss its step: 0 but for rounding.
+    `start_ns` and `end_ns` are when its first rank began and its last one ended.
     Bytes are sums over the ranks of each node, None where a rank could not tell.
     """
 
     step: int
+    start_ns: int
+    end_ns: int
     step_s: float
     slowest_rank: int
     phase_s: Mapping[str, float]
@@ -46,7 +49,9 @@ class StepFigures:
 
 
 @dataclass(frozen=True)
-class _RankCommunication:
+class RankCommunication:
+    """One rank's part of a step: the times that StepFigures has as means over ranks."""
+
     work_ns: int
     busy_ns: int
     straggler_ns: int
@@ -85,24 +90,37 @@ def complete_steps(ranks: Sequence[RankRecords]) -> list[list[StepRecord]]:
 
 def baseline_step_s(ranks: Sequence[RankRecords]) -> list[float]:
     """Seconds of each step without network: the slowest rank's, where all have recorded it."""
+    return [max(step) for step in baseline_rank_s(ranks)]
+
+
+def baseline_rank_s(ranks: Sequence[RankRecords]) -> list[list[float]]:
+    """Seconds of each step without network on every rank, where all have recorded it."""
 
     def by_place(records: Sequence[BaselineRecord]) -> dict[tuple[int, int], float]:
         return {(entry.block, entry.record.step): entry.record.step_s for entry in records}
 
     places = [by_place(rank.baseline) for rank in ranks]
     shared = set.intersection(*(set(steps) for steps in places)) if places else set()
-    return [max(steps[place] for steps in places) for place in sorted(shared)]
+    return [[steps[place] for steps in places] for place in sorted(shared)]
 
 
 def step_figures(records: Sequence[StepRecord], node_of: Sequence[int]) -> StepFigures:
     """One step: `records[rank]` of every rank, on node `node_of[rank]`."""
+    return figures_of_step(records, communication(records), node_of)
+
+
+def figures_of_step(
+    records: Sequence[StepRecord], ranks: Sequence[RankCommunication], node_of: Sequence[int]
+) -> StepFigures:
+    """The same, for a reader that has derived each rank's communication already."""
     num_ranks = len(records)
     step_s = [record.step_s for record in records]
-    ranks = _communication(records)
     held_up_by: Counter[int] = sum((rank.held_up_by_ns for rank in ranks), Counter())
     losses = [record.loss for record in records if record.loss is not None]
     return StepFigures(
         step=records[0].step,
+        start_ns=min(record.t_ns for record in records),
+        end_ns=max(record.t_ns + round(record.step_s * 1e9) for record in records),
         step_s=max(step_s),
         slowest_rank=step_s.index(max(step_s)),
         phase_s={
@@ -129,7 +147,8 @@ def _time_lost_s(record: StepRecord) -> float:
     return float(max(abs(record.step_s - explained_s), -record.other_s))
 
 
-def _communication(records: Sequence[StepRecord]) -> list[_RankCommunication]:
+def communication(records: Sequence[StepRecord]) -> list[RankCommunication]:
+    """What each rank communicated in one step; `records[rank]` of every rank."""
     ready: dict[int, tuple[int, int]] = {}  # bucket -> (when its last rank was ready, that rank)
     for rank, record in enumerate(records):
         for bucket in record.buckets:
@@ -139,7 +158,7 @@ def _communication(records: Sequence[StepRecord]) -> list[_RankCommunication]:
 
 def _rank_communication(
     record: StepRecord, ready: Mapping[int, tuple[int, int]]
-) -> _RankCommunication:
+) -> RankCommunication:
     exposed = union(record.exposed)
     buckets = sorted(record.buckets, key=lambda bucket: bucket.index)
     spans = [_span(bucket, ready[bucket.index][0]) for bucket in buckets]
@@ -151,7 +170,7 @@ def _rank_communication(
         held_up_by[last_rank] += common(exposed, [awaited])
         previous_end = max(previous_end, bucket.end_ns)
     busy = length(spans)
-    return _RankCommunication(
+    return RankCommunication(
         work_ns=sum(end - start for start, end in spans),
         busy_ns=busy,
         straggler_ns=held_up_by.total(),

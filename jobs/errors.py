@@ -3,11 +3,13 @@
 JobError
 +-- JobSpecError     a job, a key or a value that cannot be run
 +-- DataError        training data is missing, empty, too short or not the same everywhere
++-- ModelError       a model of one's own cannot be loaded, or fails
 +-- RecordsError     a run folder cannot be read or written
 +-- WorkerError      a rank cannot start or go on
 +-- LaunchError      the job's processes cannot be started
 +-- RunFailed        the job ended without doing what was asked
 +-- RunStopped       a person stopped the job
++-- CompareError     jobs or runs that cannot be held side by side
 """
 
 from collections.abc import Sequence
@@ -53,6 +55,12 @@ class DataError(JobError, ValueError):
     kind = "bad_data"
 
 
+class ModelError(JobError):
+    """A model of one's own cannot be loaded, or fails."""
+
+    kind = "bad_model"
+
+
 class RecordsError(JobError):
     """A run folder cannot be read or written."""
 
@@ -81,3 +89,9 @@ class RunStopped(JobError):
     """A person stopped the job."""
 
     kind = "stopped"
+
+
+class CompareError(JobError):
+    """Jobs or runs that cannot be held side by side."""
+
+    kind = "not_comparable"

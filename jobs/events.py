@@ -10,15 +10,23 @@ PhaseName = Literal["start", "no_network", "warm_up", "train", "finish"]
 
 
 class Events:
-    """Writes to a file descriptor; without one nobody listens, and nothing is said."""
+    """Writes to a file descriptor; without one nobody listens, and nothing is said.
 
-    def __init__(self, fd: int | None) -> None:
+    `job` is the number of the job that is spoken of, where several take turns.
+    """
+
+    def __init__(self, fd: int | None, job: int = 0) -> None:
         self._fd = fd
+        self._job = job
 
     @classmethod
     def from_environment(cls) -> "Events":
         fd = os.environ.get(EVENTS_FD)
         return cls(int(fd) if fd else None)
+
+    def of(self, job: int) -> "Events":
+        """The same listener, told of another job."""
+        return Events(self._fd, job)
 
     def phase(
         self,
@@ -39,5 +47,8 @@ class Events:
     def _send(self, kind: str, **content: Any) -> None:
         if self._fd is None:
             return
-        line = json.dumps({"kind": kind, **content}, allow_nan=False).encode() + b"\n"
+        line = (
+            json.dumps({"kind": kind, "job": self._job, **content}, allow_nan=False).encode()
+            + b"\n"
+        )
         os.write(self._fd, line)  # shorter than a pipe's atomic write, so never torn

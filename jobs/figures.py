@@ -61,12 +61,16 @@ class RunFigures:
         """Median step without network / median step; None where undefined or withheld."""
         if self.step is None or self.baseline is None or self.efficiency_withheld:
             return None
-        return self.baseline.median / self.step.median
+        return self.baseline.median / self.step.median if self.step.median else None
 
     @property
     def efficiency_withheld(self) -> str | None:
         """Why there is no efficiency although a baseline was measured."""
-        if self.baseline is None or self.baseline.p90 <= NOISY_BASELINE * self.baseline.median:
+        if self.baseline is None:
+            return None
+        if not self.baseline.median:
+            return "the steps without network took no time"
+        if self.baseline.p90 <= NOISY_BASELINE * self.baseline.median:
             return None
         ratio = self.baseline.p90 / self.baseline.median
         return (
@@ -78,6 +82,13 @@ class RunFigures:
 def run_figures(ranks: Sequence[RankRecords], node_of: Sequence[int]) -> RunFigures:
     """`ranks[rank]` are the records of every rank; only steps that all of them have count."""
     steps = tuple(step_figures(records, node_of) for records in complete_steps(ranks))
+    return figures_of_steps(steps, ranks, node_of)
+
+
+def figures_of_steps(
+    steps: tuple[StepFigures, ...], ranks: Sequence[RankRecords], node_of: Sequence[int]
+) -> RunFigures:
+    """The same, for a reader that has kept the steps' figures but not their records."""
     step = spread([figures.step_s for figures in steps])
     num_nodes = max(node_of) + 1
     return RunFigures(

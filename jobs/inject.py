@@ -12,6 +12,7 @@ from ddp.executor import Collective
 from ddp.timing import Traffic
 from jobs.data import BatchSource, Position
 from jobs.errors import JobSpecError
+from jobs.pace import on_gradient
 from jobs.spec import InjectSpec
 
 
@@ -65,12 +66,8 @@ class Delay:
     def _seconds(self) -> float:
         return self._spec.ms / 1e3 if self._spec else 0.0
 
-    def _delay_gradient(self, _model: nn.Module, _inputs: Any, output: Tensor) -> None:
-        def hook(_gradient: Tensor) -> None:
-            time.sleep(self._seconds)
-
-        if output.requires_grad:
-            output.register_hook(hook)  # type: ignore[no-untyped-call]
+    def _delay_gradient(self, _model: nn.Module, _inputs: Any, output: Any) -> None:
+        on_gradient(output, lambda: time.sleep(self._seconds))
 
 
 class SlowBatches:

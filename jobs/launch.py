@@ -1,13 +1,13 @@
-"""Runs a job on a lab: one agent per node, its ranks watched, everything kept, everything ended.
+"""Runs jobs on a lab: one agent per node, its ranks watched, everything kept, everything ended.
 
-Owns the order of a run on the launcher's side. Why a job ended is decided by `watch`; what it came
-to is said by `summary`.
+Owns the order of a run on the launcher's side, for one job or for several that share one set of
+ranks. Why it ended is decided by `watch`; what it came to is said by `conclude`.
 """
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
 from cluster.lab import Lab, in_use, is_up
+from cluster.linklog import LinkChange
 from cluster.state import Use
 from cluster.units import format_rate
 from jobs.agents import Agents
-from jobs.errors import JobError, LaunchError, RecordsError, RunFailed, RunStopped
-from jobs.figures import RunFigures, run_figures
+from jobs.conclude import RunResult, conclude
+from jobs.errors import JobError, LaunchError, RecordsError, RunFailed
+from jobs.linkchanges import LinkChanges
 from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links
 from jobs.records import RankRecords
@@ -27,7 +29,7 @@ from jobs.runfolder import RunFolder, create_run, run_name
 from jobs.runinfo import PROJECT, describe_run, num_cores
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
-from jobs.summary import read_ranks, replicas, steps_csv, summarize
+from jobs.summary import read_ranks
 from jobs.watch import Watch
 
 TICK_S = 0.2
@@ -38,7 +40,7 @@ class Observer(Protocol):
     """Whoever shows a run while it goes."""
 
     def begin(self, folder: RunFolder, run: Mapping[str, Any]) -> None:
-        """The run folder is made; nothing has been started."""
+        """The run folder is made; nothing has been started. Once for each job."""
 
     def progress(self, phase: PhaseProgress, ranks: list[RankRecords]) -> None:
         """A unit of a phase is done on all ranks. `ranks` holds what they wrote so far, and is
@@ -47,20 +49,36 @@ class Observer(Protocol):
     def tick(self, now_s: float) -> None:
         """Some time has passed."""
 
+    def links_changed(self, change: LinkChange) -> None:
+        """Links of the lab were changed, or (`settled_ns` is None) are about to be."""
+
     def end(self) -> None:
         """No rank runs any more."""
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """What is left of a run; `error` tells why it did not do what was asked."""
+class Part:
+    """One of the jobs that a set of ranks does, and the run folder that it fills."""
 
+    plan: RankPlan
     folder: RunFolder
-    run: Mapping[str, Any]
-    figures: RunFigures
-    summary: Mapping[str, Any]
-    ranks: list[RankRecords]
-    error: JobError | None
+    run: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one set of ranks is asked to do with its jobs.
+
+    `what` is told to those who want the lab meanwhile; `labels` go into the run folders' names and
+    `about` into every run.json. `argument` makes, of the argument of a rank that does the first
+    job alone, the argument that `program` takes.
+    """
+
+    program: Program
+    what: str
+    labels: Sequence[str]
+    about: Mapping[str, Any]
+    argument: Callable[[Mapping[str, Any], Sequence[Part]], Mapping[str, Any]]
 
 
 def launch(
@@ -71,35 +89,62 @@ def launch(
     Raises JobError or ClusterError when there is nothing to keep: the job does not fit the lab, or
     no run folder can be made.
     """
-    plan = plan_ranks(job, lab)
-    now = datetime.now().astimezone()
-    rate = format_rate(lab.spec.links.inter_node.rate_bits_per_s)
-    name = run_name(job.name, f"{lab.spec.nodes}x{lab.spec.ranks_per_node}", rate, now)
+    alone = Task(program, f"run of {job.name}", [job.name], {}, lambda argument, _: argument)
+    (result,) = run_ranks([plan_ranks(job, lab)], alone, lab, runs, observer)
+    return result
 
-    def describe(run_id: str) -> Mapping[str, Any]:
-        return describe_run(run_id, lab, plan, now)
 
+def run_ranks(
+    plans: Sequence[RankPlan], task: Task, lab: Lab, runs: Path, observer: Observer
+) -> list[RunResult]:
+    """Runs several jobs with one set of ranks to their end, as `launch` runs one.
+
+    All `plans` put the same rank on the same node. One failure is the end, and the error, of all.
+    """
     with (
         stop_signals() as stop,
-        in_use(lab, f"run of {job.name}") as use,
-        create_run(runs, name, describe) as folder,
+        in_use(lab, task.what) as use,
+        ExitStack() as stack,
     ):
-        use.tell(f"run {folder.run_id}")
-        run = folder.read("run.json") or {}
-        observer.begin(folder, run)
-        job_run = JobRun(plan, program, lab, use, folder, run, observer)
+        now = datetime.now().astimezone()
+        parts = [
+            stack.enter_context(_part(plan, label, task.about, lab, runs, now))
+            for plan, label in zip(plans, task.labels, strict=True)
+        ]
+        use.tell(f"run {parts[0].folder.run_id}" if len(parts) == 1 else task.what)
+        for part in parts:
+            observer.begin(part.folder, part.run)
+        ranks = RankSet(parts, task, lab, use, observer)
         try:
-            error = job_run.follow(stop)
+            error = ranks.follow(stop)
         except (ClusterError, RecordsError) as exc:
-            error = job_run.lab_end() or LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
-        except OSError as exc:
-            error = LaunchError(f"{exc.filename or folder.path}: {exc.strerror}")
+            error = ranks.lab_end() or LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
+        except OSError as exc:  # without a name it is our output: the terminal is gone, say
+            where = exc.filename or "standard output"
+            error = stop.error or LaunchError(f"{where}: {exc.strerror}")
         except BaseException as exc:  # a fault of ours, or nobody reads our output any more
-            conclude(folder, run, LaunchError(f"the launcher ended: {type(exc).__name__}: {exc}"))
+            ours = LaunchError(f"the launcher ended: {type(exc).__name__}: {exc}")
+            for part in parts:
+                conclude(part.folder, part.run, ours)
             raise
         finally:
-            observer.end()
-        return conclude(folder, run, error)
+            with suppress(OSError):
+                observer.end()
+        return [conclude(part.folder, part.run, error) for part in parts]
+
+
+@contextmanager
+def _part(
+    plan: RankPlan, label: str, about: Mapping[str, Any], lab: Lab, runs: Path, now: datetime
+) -> Iterator[Part]:
+    rate = format_rate(lab.spec.links.inter_node.rate_bits_per_s)
+    name = run_name(label, f"{lab.spec.nodes}x{lab.spec.ranks_per_node}", rate, now)
+
+    def describe(run_id: str) -> Mapping[str, Any]:
+        return {**describe_run(run_id, lab, plan, now), **about}
+
+    with create_run(runs, name, describe) as folder:
+        yield Part(plan, folder, folder.read("run.json") or {})
 
 
 def plan_ranks(job: JobSpec, lab: Lab) -> RankPlan:
@@ -118,16 +163,19 @@ def plan_ranks(job: JobSpec, lab: Lab) -> RankPlan:
 
 
 @dataclass
-class JobRun:
-    """One job while its ranks run."""
+class RankSet:
+    """The ranks of one or more jobs while they run."""
 
-    plan: RankPlan
-    program: Program
+    parts: Sequence[Part]
+    task: Task
     lab: Lab
     use: Use
-    folder: RunFolder
-    run: dict[str, Any]
     observer: Observer
+
+    @property
+    def plan(self) -> RankPlan:
+        """Where ranks run, and with how many threads: the same for every part."""
+        return self.parts[0].plan
 
     def follow(self, stop: StopRequest) -> JobError | None:
         """Starts everything, follows it to its end, ends everything. Returns the first cause."""
@@ -135,19 +183,20 @@ class JobRun:
         watch = Watch(
             node_of=plan.node_of,
             node_names=[node.name for node in plan.nodes],
-            timeout_s=plan.job.ddp.timeout_s,
+            timeout_s=max(part.plan.job.ddp.timeout_s for part in self.parts),
             started_s=time.monotonic(),
+            job_names=[part.plan.job.name for part in self.parts],
         )
         agents = Agents(
             self.lab.nodes,
             plan.used_nodes,
-            self.program.preload,
+            self.task.program.preload,
             plan.threads.environment(),
             cwd=str(PROJECT),
         )
         with ExitStack() as stack:
             logs = [
-                stack.enter_context((self.folder.path / f"rank{rank}.log").open("wb"))
+                [stack.enter_context(_log_file(part, rank).open("wb")) for part in self.parts]
                 for rank in range(len(plan.node_of))
             ]
             stack.enter_context(agents)
@@ -168,19 +217,23 @@ class JobRun:
             fix="make cluster-up",
         )
 
-    def _loop(self, agents: Agents, watch: Watch, logs: Sequence[IO[bytes]]) -> None:
+    def _loop(self, agents: Agents, watch: Watch, logs: Sequence[Sequence[IO[bytes]]]) -> None:
+        changes = LinkChanges(self.lab)
         waiting = {node.index for node in self.plan.used_nodes}
         while not watch.ended(now_s := time.monotonic()):
             event = agents.next_event(min(TICK_S, watch.wait_s(now_s)))
             if time.monotonic() - now_s > SLEPT_S:  # as after Ctrl-Z and fg
                 watch.slept(time.monotonic() - now_s)
+            for change in changes.keep((part.folder, part.run) for part in self.parts):
+                self.observer.links_changed(change)
             if event is None:
                 self.observer.tick(time.monotonic())
                 continue
             node, content = event
             if content["event"] == "log":
-                logs[int(content["rank"])].write(str(content["line"]).encode() + b"\n")
-                logs[int(content["rank"])].flush()
+                for log in logs[int(content["rank"])]:
+                    log.write(str(content["line"]).encode() + b"\n")
+                    log.flush()
             progress = watch.take(node, content, time.monotonic())
             if progress:
                 self._progress(progress)
@@ -189,67 +242,33 @@ class JobRun:
                 self._start(agents, watch)
 
     def _start(self, agents: Agents, watch: Watch) -> None:
-        path = str(self.folder.path.resolve())
-        orders = self.plan.start_orders(self.program.target, path, self.folder.run_id, watch.ready)
+        folder = self.parts[0].folder
+        orders = self.plan.start_orders(
+            self.task.program.target, str(folder.path.resolve()), folder.run_id, watch.ready
+        )
         for node, order in orders.items():
+            for rank in order["ranks"]:
+                rank["argument"] = self.task.argument(rank["argument"], self.parts)
             agents.send(node, order)
 
     def _progress(self, progress: PhaseProgress) -> None:
         ranks: list[RankRecords] = []
         if progress.phase == "start":
-            ranks = read_ranks(self.folder.path, len(self.plan.node_of))
+            part = self.parts[progress.job]
+            ranks = read_ranks(part.folder.path, len(part.plan.node_of))
             header = ranks[0].header or {}
-            self.run |= {"plan": header.get("plan"), "plan_sha256": header.get("plan_sha256")}
-            self.folder.write("run.json", self.run)
+            for key in ("plan", "plan_sha256", "data", "model_file"):
+                part.run[key] = header.get(key)
+            part.folder.write("run.json", part.run)
         self.observer.progress(progress, ranks)
 
     def _note_nodes(self) -> None:
         """While the agents import torch: what each node says about itself."""
-        nodes = self.plan.used_nodes
-        self.run["nodes"] = {node.name: self.lab.nodes.facts(node).to_json() for node in nodes}
-        self.folder.write("run.json", self.run)
+        facts = {node.name: self.lab.nodes.facts(node).to_json() for node in self.plan.used_nodes}
+        for part in self.parts:
+            part.run["nodes"] = facts
+            part.folder.write("run.json", part.run)
 
 
-def conclude(folder: RunFolder, run: dict[str, Any], error: JobError | None) -> RunResult:
-    """Writes summary.json and steps.csv from what the ranks recorded, however they ended."""
-    ranks = read_ranks(folder.path, run["world_size"])
-    figures = run_figures(ranks, run["node_of"])
-    error = _stop_words(error, figures, run) if isinstance(error, RunStopped) else error
-    error = error or _broken_promise(ranks, figures, run)
-    summary = summarize(run, ranks, folder.read("prediction.json"), error)
-    folder.write("summary.json", summary)
-    folder.write_text("steps.csv", steps_csv(figures))
-    return RunResult(folder, run, figures, summary, ranks, error)
-
-
-def _broken_promise(
-    ranks: list[RankRecords], figures: RunFigures, run: Mapping[str, Any]
-) -> JobError | None:
-    """A run that came to its end without being what it says it is."""
-    sums = [rank.end["params_sha256"] if rank.end else None for rank in ranks]
-    diverged = replicas(ranks)[1] is False
-    if diverged and not run["job"]["expects_divergence"]:
-        listed = ", ".join(f"rank {rank} {str(each)[:8]}" for rank, each in enumerate(sums))
-        return RunFailed(
-            "replicas differ: the ranks ended with different parameters",
-            rule="after every step all ranks hold the same parameters",
-            fix="keep the run folder: it shows a bug in reducing gradients",
-            seen=listed,
-        )
-    if figures.link_carried is False:
-        return RunFailed(
-            "the fabric NICs counted fewer bytes than the ranks sent",
-            rule="what ranks on different nodes send crosses the link that was measured",
-            fix="make cluster-down && make cluster-up",
-        )
-    return None
-
-
-def _stop_words(stop: JobError, figures: RunFigures, run: Mapping[str, Any]) -> JobError:
-    kept = len(figures.steps)
-    where = f"at step {kept + 1}" if kept < run["job"]["train"]["steps"] else "after the last step"
-    return RunStopped(
-        f"{stop.message} {where}; {kept} steps kept in runs/latest; the lab is still up"
-        if kept
-        else f"{stop.message} before the first step was done; the lab is still up"
-    )
+def _log_file(part: Part, rank: int) -> Path:
+    return part.folder.path / f"rank{rank}.log"

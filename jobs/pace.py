@@ -11,7 +11,10 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils._pytree import tree_leaves
 
 
 def sleep_until(deadline_ns: int) -> None:
@@ -67,7 +70,8 @@ class Pace:
 
     Forward is followed by hooks on the layers, backward by hooks on the gradients of their outputs
     (a layer's backward begins when its output's gradient is known), so that gradients become ready
-    layer by layer. Each pass of a micro-step has its own floor.
+    layer by layer. Each pass of a micro-step has its own floor. Backward ends with that of the
+    first layer, or of the whole model where no gradient leaves the first layer.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Pace:
         self._forward = LayerFloor(forward_s, len(layers))
         self._backward = LayerFloor(backward_s, len(layers))
         self._in_backward = False
+        self._ends_with_model = False
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -112,30 +117,42 @@ class Pace:
     def _forward_reaches(self, place: int, _layer: nn.Module, _inputs: Any) -> None:
         self._forward.layer(place)
 
-    def _first_layer_begins(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        _on_gradient(inputs[0], self._backward.end)
+    def _first_layer_begins(self, _layer: nn.Module, inputs: Any) -> None:
+        self._ends_with_model = not on_gradient(inputs, self._backward.end)
 
-    def _layer_returns(self, place: int, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
-        _on_gradient(output, partial(self._backward_reaches, place))
+    def _layer_returns(self, place: int, _layer: nn.Module, _inputs: Any, output: Any) -> None:
+        on_gradient(output, partial(self._backward_reaches, place))
 
-    def _model_returns(self, _model: nn.Module, _inputs: Any, output: Tensor) -> None:
-        _on_gradient(output, self._backward_starts)
+    def _model_returns(self, _model: nn.Module, _inputs: Any, output: Any) -> None:
+        on_gradient(output, self._backward_starts)
 
     def _backward_starts(self) -> None:
         if not self._in_backward:  # the last layer's output may be the model's
             self._in_backward = True
             self._backward.start()
+            if self._ends_with_model:
+                Variable._execution_engine.queue_callback(self._backward.end)
 
     def _backward_reaches(self, place: int) -> None:
         self._backward_starts()
         self._backward.layer(place)
 
 
-def _on_gradient(tensor: Tensor, call: Callable[[], None]) -> None:
-    """Calls when backward has the gradient of `tensor`; never where nothing is recorded."""
-    if tensor.requires_grad:
+def on_gradient(values: Any, call: Callable[[], None]) -> bool:
+    """Calls when a backward has its first gradient of a tensor in `values`, however nested.
 
-        def hook(_gradient: Tensor) -> None:
+    Never where nothing is recorded: then it returns False.
+    """
+    tensors = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
+    recorded = [tensor for tensor in tensors if tensor.requires_grad]
+    called_in: set[int] = set()
+
+    def hook(_gradient: Tensor) -> None:
+        backward = torch._C._current_graph_task_id()
+        if backward not in called_in:
+            called_in.add(backward)
             call()
 
+    for tensor in recorded:
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    return bool(recorded)

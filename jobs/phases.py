@@ -89,6 +89,13 @@ class NicCounters:
         before, self._last = self._last, self._read()
         return self._last[0] - before[0], self._last[1] - before[1]
 
+    def leave_out(self) -> None:
+        """What was carried since the last reading counts nowhere: it was not ours."""
+        read = self._read()
+        sent, received = read[0] - self._last[0], read[1] - self._last[1]
+        self._first = self._first[0] + sent, self._first[1] + received
+        self._last = read
+
     def total(self) -> tuple[int, int]:
         """Bytes sent and received since this was made."""
         sent, received = self._read()

@@ -10,17 +10,32 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.algorithms import ring_schedule
-from ddp.calibrate import Calibration
 from ddp.cost import Price, predict_step, price
 from ddp.fabric import Fabric, Link, NodeLinks
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule
 from jobs.argument import NodeRates
 
+if TYPE_CHECKING:
+    from ddp.calibrate import Calibration  # needs torch; whoever prices a run again does not
+
 UNLIMITED = float("inf")
+
+
+class Calibrated(Protocol):
+    """What ddp.calibrate measures, also as it is read back from prediction.json."""
+
+    @property
+    def alpha_inter_s(self) -> float | None: ...
+
+    @property
+    def alpha_intra_s(self) -> float | None: ...
+
+    @property
+    def intra_bytes_per_s(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ def slowest_rank(ranks: Sequence[Sequence[ComputeStep]]) -> Compute:
 
 
 def priced_fabric(
-    node_of: Sequence[int], links: Sequence[NodeRates] | None, calibration: Calibration
+    node_of: Sequence[int], links: Sequence[NodeRates] | None, calibration: Calibrated
 ) -> Fabric | None:
     """The fabric with what its links carry; None where a link that is used was never measured."""
     placement = Fabric(tuple(node_of))
@@ -74,7 +89,7 @@ def priced_fabric(
     return Fabric(placement.node_of, tuple(_node_links(node, calibration) for node in rates))
 
 
-def _node_links(rates: NodeRates, calibration: Calibration) -> NodeLinks:
+def _node_links(rates: NodeRates, calibration: Calibrated) -> NodeLinks:
     inter_s = calibration.alpha_inter_s or 0.0  # None where nothing is sent there
     intra_s = calibration.alpha_intra_s or 0.0
     intra = calibration.intra_bytes_per_s or rates.intra_bytes_per_s
@@ -106,14 +121,15 @@ def predict(
 
 
 def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:
-    schedule = _schedule(plan)
+    schedule = priced_schedule(plan)
     return [
         price(schedule, fabric, num_bytes, bucket.segments) if schedule else None
         for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True)
     ]
 
 
-def _schedule(plan: ReductionPlan) -> Schedule | None:
+def priced_schedule(plan: ReductionPlan) -> Schedule | None:
+    """What the plan's all-reduce sends, stage by stage; None where nothing is sent."""
     if plan.algorithm == "native":  # gloo's own all_reduce is one ring in rank order
         return ring_schedule(range(len(plan.node_of)))
     return plan.schedule()
@@ -124,7 +140,7 @@ def write_prediction(
     prediction: dict[str, Any] | None,
     compute: Compute,
     links: Sequence[NodeRates] | None,
-    calibration: Calibration,
+    calibration: "Calibration",
 ) -> None:
     """Writes prediction.json, whole or not at all. The step is null where there is none."""
     document = {

@@ -1,6 +1,6 @@
 """How far a job is, from what its ranks tell: phases, their time, and who is behind."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ PHASES = ("start", "warm_up", "no_network", "train", "finish")
 class PhaseProgress:
     """One phase: units done by every rank, of how many, and the time spent in it so far.
 
-    `loss` and `step_s` are means over the ranks' last reports; None where there are none.
+    `loss` and `step_s` are means over the ranks' last reports; None where there are none. `job` is
+    the number of the job, where several take turns.
     """
 
     phase: str
@@ -21,6 +22,7 @@ class PhaseProgress:
     first_loss: float | None
     loss: float | None
     step_s: float | None
+    job: int = 0
 
     @property
     def finished(self) -> bool:
@@ -36,16 +38,18 @@ class PhaseProgress:
 class Progress:
     """Takes the phase messages of `num_ranks` ranks; started at `started_s` (monotonic).
 
-    `last_s` is when those who are furthest behind last got on.
+    `last_s` is when those who are furthest behind last got on. `job_names` are needed where several
+    jobs take turns, to tell which one a rank was at.
     """
 
     num_ranks: int
     started_s: float
+    job_names: Sequence[str] = ()
     last_s: float = field(init=False)
-    _reports: dict[int, list[tuple[str, int]]] = field(init=False)
-    _told: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = field(default_factory=dict)
-    _elapsed_s: dict[str, float] = field(default_factory=dict)
-    _first_loss: float | None = None
+    _reports: dict[int, list[tuple[int, str, int]]] = field(init=False)
+    _told: dict[tuple[int, str, int], dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    _elapsed_s: dict[tuple[int, str], float] = field(default_factory=dict)
+    _first_loss: dict[int, float | None] = field(default_factory=dict)
     _until_s: float = field(init=False)
     _least: int = 0
 
@@ -58,28 +62,30 @@ class Progress:
 
         The time since the unit before belongs to the phase that was reported.
         """
-        phase, done = str(report["phase"]), int(report["done"])
-        self._reports[rank].append((phase, done))
+        job, phase, done = int(report.get("job", 0)), str(report["phase"]), int(report["done"])
+        self._reports[rank].append((job, phase, done))
         least = min(len(reports) for reports in self._reports.values())
         if least > self._least:  # others that still get on do not hide one that does not
             self._least, self.last_s = least, now_s
-        told = self._told.setdefault((phase, done), {})
+        told = self._told.setdefault((job, phase, done), {})
         told[rank] = report
         if len(told) < self.num_ranks:
             return None
-        self._elapsed_s[phase] = self._elapsed_s.get(phase, 0.0) + now_s - self._until_s
+        elapsed_s = self._elapsed_s.get((job, phase), 0.0) + now_s - self._until_s
+        self._elapsed_s[job, phase] = elapsed_s
         self._until_s = now_s
         loss = _mean(told, "loss")
-        if phase == "train" and self._first_loss is None:
-            self._first_loss = loss
+        if phase == "train" and self._first_loss.get(job) is None:
+            self._first_loss[job] = loss
         return PhaseProgress(
             phase=phase,
             done=done,
             total=int(report["total"]),
-            elapsed_s=self._elapsed_s[phase],
-            first_loss=self._first_loss,
+            elapsed_s=elapsed_s,
+            first_loss=self._first_loss.get(job),
             loss=loss,
             step_s=_mean(told, "step_s"),
+            job=job,
         )
 
     def behind(self) -> list[int]:
@@ -92,23 +98,16 @@ class Progress:
         reports = self._reports[rank]
         if not reports:
             return "before its start"
-        phase, done = reports[-1]
-        return f"after {phase.replace('_', '-')} step {done}" if phase in STEPPED else f"at {phase}"
+        job, phase, done = reports[-1]
+        of_job = f" of {self.job_names[job]}" if len(self.job_names) > 1 else ""
+        words = (
+            f"after {phase.replace('_', '-')} step {done}" if phase in STEPPED else f"at {phase}"
+        )
+        return words + of_job
 
     def started(self) -> bool:
         """Whether every rank has reported at all."""
         return all(self._reports.values())
-
-    def train_steps(self) -> int:
-        """Training steps that every rank has finished."""
-        return max(
-            (
-                done
-                for (phase, done), told in self._told.items()
-                if phase == "train" and len(told) == self.num_ranks
-            ),
-            default=0,
-        )
 
 
 STEPPED = ("warm_up", "no_network", "train")

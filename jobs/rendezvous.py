@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from ddp.errors import DdpError
 from ddp.failure import leave_together
 from jobs.argument import RankArgument
-from jobs.errors import DataError, WorkerError
+from jobs.errors import WorkerError
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _wait_for_all(told: RankArgument, store: Store, timeout: timedelta) -> None:
 
 def _missing(store: Store, joined: Sequence[str]) -> str:
     try:
-        return _ranks([rank for rank, key in enumerate(joined) if not store.check([key])])
+        return ranks_words([rank for rank, key in enumerate(joined) if not store.check([key])])
     except RuntimeError:  # rank 0 gave up first, and its store with it
         return "some ranks"
 
@@ -105,31 +105,6 @@ def _connect(told: RankArgument, store: Store, timeout: timedelta) -> None:
         ) from exc
 
 
-def agree_on_data(told: RankArgument, store: Store, sha256: str) -> None:
-    """Raises the same DataError on every rank where one of them reads another text.
-
-    WorkerError where a rank ended before it said what it read.
-    """
-    keys = [f"data/{rank}" for rank in range(told.world_size)]
-    try:
-        store.set(keys[told.rank], sha256)
-        read = [store.get(key).decode() for key in keys]
-    except RuntimeError as exc:
-        raise WorkerError(
-            f"rank {told.rank} could not learn what data the other ranks have read",
-            rule="all ranks read their data before they start",
-            fix="look at the logs of the other ranks",
-            seen=str(exc).partition("\n")[0],
-        ) from exc
-    others = [rank for rank in range(told.world_size) if read[rank] != read[0]]
-    if others:
-        raise DataError(
-            f"data.path: {_ranks(others)} read another text than rank 0",
-            rule="every node reads the same bytes",
-            fix="copy the same file or folder to every node",
-            seen=f"SHA-256 {read[others[0]][:12]}, and {read[0][:12]} on rank 0",
-        )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 1, 3`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

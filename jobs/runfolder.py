@@ -9,8 +9,10 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from jobs.errors import RecordsError
 
 LATEST = "latest"
 LOCK = ".running"
+ASIDE = ".new-"
+"""How what is being made or removed is called; a minute later nobody works on it any more."""
+ASIDE_AT_MOST_S = 60.0
 MAX_SAME_MINUTE = 1000
 
 
@@ -68,7 +73,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     Raises RecordsError where the folder cannot be written to.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+        folder = Path(tempfile.mkdtemp(prefix=ASIDE, dir=path.parent))
         try:
             write(folder / path.name)
             (folder / path.name).replace(path)
@@ -93,17 +98,18 @@ def create_run(
     runs/latest leads to it. Taken names get -2, -3, ... Raises RecordsError, and leaves nothing,
     where the folder cannot be made.
     """
-    folder = _claim(runs, name)
     with ExitStack() as stack:
-        try:
+
+        def fill(folder: RunFolder, run_id: str) -> None:
             lock = stack.enter_context((folder.path / LOCK).open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            folder.write("run.json", describe(folder.run_id))
+            folder.write("run.json", describe(run_id))
+
+        folder = claim_folder(runs, name, fill)
+        try:
             point_latest(folder)
-        except BaseException as exc:
+        except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)
-            if isinstance(exc, OSError):
-                raise _unwritable(folder.path, exc) from exc
             raise
         try:
             yield folder
@@ -138,6 +144,7 @@ def clean_runs(runs: Path, keep: int) -> list[RunFolder]:
         raise RecordsError(
             f"KEEP={keep}", rule="how many of the last runs stay: 0 or more", fix="KEEP=10"
         )
+    _sweep(runs)
     folders = list_runs(runs)
     removed = [folder for folder in folders[: len(folders) - keep] if _remove(folder)]
     latest = runs / LATEST
@@ -147,27 +154,71 @@ def clean_runs(runs: Path, keep: int) -> list[RunFolder]:
     return removed
 
 
-def _claim(runs: Path, name: str) -> RunFolder:
+def claim_folder(
+    runs: Path, name: str, fill: Callable[[RunFolder, str], object] = lambda _folder, _name: None
+) -> RunFolder:
+    """A new folder of that name, or of the name with -2, -3, ... where it is taken.
+
+    `fill` is given the folder while it lies aside, and the name that it will have: whoever is
+    killed meanwhile leaves nothing that looks like a run.
+    """
+    _require_place(runs)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        _sweep(runs)
+        aside = RunFolder(_aside(runs))
+        aside.path.mkdir()
+        try:
+            for number in range(1, MAX_SAME_MINUTE):
+                path = runs / (name if number == 1 else f"{name}-{number}")
+                if not os.path.lexists(path):
+                    fill(aside, path.name)
+                    if _renamed(aside.path, path):
+                        return RunFolder(path)
+        except BaseException:
+            shutil.rmtree(aside.path, ignore_errors=True)
+            raise
+    except OSError as exc:
+        raise _unwritable(runs / name, exc) from exc
+    shutil.rmtree(aside.path, ignore_errors=True)
+    raise RecordsError(
+        f"{runs / name}: taken, and so are {MAX_SAME_MINUTE - 2} names after it",
+        rule="each run has a folder of its own",
+        fix="make runs-clean KEEP=10",
+    )
+
+
+def _require_place(runs: Path) -> None:
     if runs.exists() and not runs.is_dir():
         raise RecordsError(
             f"{runs}: not a folder",
             rule="the folders of all runs lie in it",
             fix=f"move {runs} out of the way",
         )
+
+
+def _aside(runs: Path) -> Path:
+    return runs / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _renamed(path: Path, to: Path) -> bool:
+    """False where somebody else has taken the name meanwhile."""
     try:
-        runs.mkdir(parents=True, exist_ok=True)
-        for number in range(1, MAX_SAME_MINUTE):
-            path = runs / (name if number == 1 else f"{name}-{number}")
-            with suppress(FileExistsError):
-                path.mkdir()
-                return RunFolder(path)
+        path.rename(to)
     except OSError as exc:
-        raise _unwritable(runs / name, exc) from exc
-    raise RecordsError(
-        f"{runs / name}: taken, and so are {MAX_SAME_MINUTE - 2} names after it",
-        rule="each run has a folder of its own",
-        fix="make runs-clean KEEP=10",
-    )
+        if exc.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def _sweep(runs: Path) -> None:
+    """Removes what was left aside by those who were killed while they made or removed it."""
+    for path in runs.glob(f"{ASIDE}*"):
+        with suppress(OSError):
+            old = time.time() - path.lstat().st_mtime > ASIDE_AT_MOST_S
+            if old and not RunFolder(path).is_running():
+                shutil.rmtree(path)
 
 
 def _is_ours(folder: RunFolder) -> bool:
@@ -181,9 +232,13 @@ def _created_at(folder: RunFolder) -> str:
 def _remove(folder: RunFolder) -> bool:
     if folder.is_running():
         return False
+    aside = _aside(folder.path.parent)
     try:
-        shutil.rmtree(folder.path)
+        folder.path.rename(aside)
+        shutil.rmtree(aside)
     except OSError as exc:
+        with suppress(OSError):  # what stays is not hidden
+            aside.rename(folder.path)
         raise _unwritable(folder.path, exc) from exc
     return True
 

@@ -22,7 +22,7 @@ def num_cores() -> int:
 
 
 def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
-    """run.json as it is before the ranks have agreed on a reduction plan."""
+    """run.json as it is before the ranks have agreed on a plan, and told what they train on."""
     return {
         "schema": SCHEMA,
         "run_id": run_id,
@@ -38,8 +38,11 @@ def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) ->
             "set_by_user": plan.threads.set_by_user,
         },
         "probe": lab.probe.to_json() if lab.probe else None,
+        "link_changes": [],
         "plan": None,
         "plan_sha256": None,
+        "data": None,
+        "model_file": None,
         "versions": versions(),
         "git": git_state(),
         "host": host_facts(),
@@ -61,6 +64,7 @@ def _lab(lab: Lab) -> dict[str, Any]:
                 "address": node.address,
                 "interface": node.interface,
                 "rate_bits_per_s": lab.spec.links_of(node.name).inter_node.rate_bits_per_s,
+                "intra_rate_bits_per_s": lab.spec.links_of(node.name).intra_node.rate_bits_per_s,
             }
             for node in lab.nodes.list()
         ],

@@ -1,6 +1,7 @@
 """JobSpec: what a job file may say, what each key means, and how a job is found by name.
 
-Owns keys, defaults, rules and the ready-made jobs. Starts nothing; the worker reads every key.
+Owns the whole job, rules between its sections, and the ready-made jobs; what each section may say
+is `sections` and `modelspec`. Starts nothing; the worker reads every key.
 """
 
 import json
@@ -8,22 +9,42 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, PlainValidator, field_validator, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
-from cluster.yamlfile import StrictModel, load_yaml, validate
+from cluster.yamlfile import Document, StrictModel, load_yaml, validate
 from ddp.algorithms import find_algorithm
-from ddp.fabric import Fabric
 from jobs.errors import JobSpecError
+from jobs.modelspec import (
+    DEFAULT_KIND,
+    MOST,
+    OWN,
+    ByteGptSpec,
+    ModelSpec,
+    OwnSpec,
+    PacedSpec,
+    kind_of,
+)
+from jobs.sections import DataSpec, DdpSpec, InjectSpec, PaceSpec, TrainSpec
+
+__all__ = [
+    "DataSpec",
+    "DdpSpec",
+    "InjectSpec",
+    "JobSpec",
+    "ModelSpec",
+    "PaceSpec",
+    "TrainSpec",
+    "catalog",
+    "compute_scaled",
+    "load_job",
+    "node_of",
+]
 
 MIN_BASELINE_STEPS = 20
 PLACEMENTS = ("contiguous", "interleaved")
-
-PositiveInt = Annotated[int, Field(ge=1)]
-NotNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NotNegativeFloat = Annotated[float, Field(ge=0)]
+KIND_KEY, OWN_KEY = "model.kind", "model.import"
 
 
 def _placement(value: object) -> str | list[int]:
@@ -37,135 +58,7 @@ def _placement(value: object) -> str | list[int]:
     )
 
 
-def _segments(value: object) -> Literal["auto"] | int:
-    if value == "auto" or (type(value) is int and value >= 1):
-        return value
-    raise JobSpecError(f"{json.dumps(value)}", rule="is auto or a whole number from 1 on")
-
-
 Placement = Annotated[str | list[int], PlainValidator(_placement)]
-Segments = Annotated[Literal["auto"] | int, PlainValidator(_segments)]
-
-
-class ModelSpec(StrictModel):
-    """The model that is trained."""
-
-    kind: Literal["byte-gpt"] = "byte-gpt"
-    """Which model: byte-gpt is a GPT that reads and predicts bytes."""
-    layers: PositiveInt = 4
-    """Transformer blocks, one after the other."""
-    width: PositiveInt = 128
-    """Numbers that stand for one byte inside the model."""
-    heads: PositiveInt = 4
-    """Attention heads of each block; they share the width equally."""
-    context: Annotated[int, Field(ge=2)] = 64
-    """Bytes the model sees at once."""
-
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> Self:
-        if self.width % self.heads:
-            fitting = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-            nearest = min(fitting, key=lambda heads: abs(heads - self.heads))
-            raise JobSpecError(
-                f"width {self.width} with {self.heads} heads",
-                rule="the heads share the width equally",
-                fix=f"write heads: {nearest}",
-            )
-        return self
-
-
-class DataSpec(StrictModel):
-    """What the model is trained on."""
-
-    kind: Literal["text"] = "text"
-    """Which data: text is any bytes, cut into windows."""
-    path: str | None = None
-    """A file, or a folder read in order of its file names; null: the Python standard library.
-
-    A relative path counts from the folder in which the command is given.
-    """
-    batch_size: PositiveInt = 8
-    """Samples per rank and micro-step."""
-
-
-class TrainSpec(StrictModel):
-    """How the model is trained."""
-
-    steps: PositiveInt = 30
-    """Optimizer steps that are measured."""
-    warmup_steps: NotNegativeInt = 3
-    """Optimizer steps before them that are not counted."""
-    lr: PositiveFloat = 0.001
-    """Learning rate."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Which optimizer."""
-    seed: NotNegativeInt = 0
-    """Fixes the initial parameters and the order of the data."""
-    accumulate: PositiveInt = 1
-    """Micro-steps whose gradients are added up before they are reduced, once, and used."""
-    clip_norm: PositiveFloat | None = None
-    """Largest norm of the reduced gradients; null: not clipped."""
-
-
-class DdpSpec(StrictModel):
-    """How gradients are reduced."""
-
-    algorithm: str = "hierarchical"
-    """Which all-reduce."""
-    ring_order: Literal["contiguous", "interleaved", "shuffled"] = "contiguous"
-    """How a ring visits the nodes: one after the other, alternating, or at random."""
-    ring_seed: NotNegativeInt = 0
-    """Fixes the ring when ring_order is shuffled."""
-    segments: Segments = "auto"
-    """Parts of a bucket in flight at once."""
-    bucket_cap_mb: PositiveFloat = 1.0
-    """Size at which a bucket of gradients is full, in MiB; the first one at 1 MiB or less."""
-    overlap: bool = True
-    """Reduce buckets while backward still computes; false: all of them after it."""
-    per_parameter: bool = False
-    """One bucket for each parameter: what bucketing saves."""
-    timeout_s: PositiveFloat = 60.0
-    """How long a rank waits for a peer before the job fails."""
-
-    @field_validator("algorithm")
-    @classmethod
-    def _known_algorithm(cls, name: str) -> str:
-        return find_algorithm(name).name
-
-    @model_validator(mode="after")
-    def _every_key_has_an_effect(self) -> Self:
-        algorithm = find_algorithm(self.algorithm)
-        if algorithm.build:
-            algorithm.build(Fabric((0,)), self.ring_order, self.ring_seed)
-        elif (self.ring_order, self.ring_seed, self.segments) != ("contiguous", 0, "auto"):
-            raise JobSpecError(
-                f"{self.algorithm} with a ring order, a ring seed or segments",
-                rule="it has no schedule of ours, so these have no effect",
-                fix="leave ring_order contiguous, ring_seed 0 and segments auto",
-            )
-        return self
-
-
-class PaceSpec(StrictModel):
-    """Floors under the model's own computing: real gradients, stable times."""
-
-    forward_ms: NotNegativeFloat
-    """Shortest forward of one micro-step, spread over the layers by sleeping."""
-    backward_ms: NotNegativeFloat
-    """Shortest backward of one micro-step, spread over the layers by sleeping."""
-
-
-class InjectSpec(StrictModel):
-    """A delay put in on purpose, in one place of every step."""
-
-    phase: Literal["data", "forward", "backward", "optimizer", "bucket"]
-    """Where: in a phase of the step, or in the reduction of one bucket."""
-    ms: NotNegativeFloat
-    """How long."""
-    rank: NotNegativeInt | None = None
-    """Which rank is slowed down; null: every one."""
-    bucket: NotNegativeInt = 0
-    """Which bucket, when phase is bucket."""
 
 
 class JobSpec(StrictModel):
@@ -173,8 +66,8 @@ class JobSpec(StrictModel):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     """Names the run folder and the lines of every table."""
-    model: ModelSpec = ModelSpec()
-    """The model that is trained."""
+    model: ModelSpec = ByteGptSpec()
+    """The model that is trained: its kind, and the keys that this kind has."""
     data: DataSpec = DataSpec()
     """What it is trained on."""
     train: TrainSpec = TrainSpec()
@@ -187,10 +80,20 @@ class JobSpec(StrictModel):
     """Which node each rank runs on: a rule, or a list with the node of every rank."""
     expects_divergence: bool = False
     """True where ranks must end with different parameters, because nothing is reduced."""
-    baseline_steps: Annotated[int, Field(ge=MIN_BASELINE_STEPS)] = MIN_BASELINE_STEPS
+    baseline_steps: Annotated[int, Field(ge=MIN_BASELINE_STEPS, le=MOST)] = MIN_BASELINE_STEPS
     """Steps with nothing sent, half before and half after the measured ones."""
     inject: InjectSpec | None = None
     """A delay put in on purpose; null: none."""
+
+    @property
+    def floors_ms(self) -> tuple[float, float] | None:
+        """Shortest forward and backward of one micro-step; None: as fast as it can."""
+        if self.pace:
+            return self.pace.forward_ms, self.pace.backward_ms
+        if isinstance(self.model, PacedSpec):
+            each = (self.model.layer_forward_ms, self.model.layer_backward_ms)
+            return self.model.layers * each[0], self.model.layers * each[1]
+        return None
 
     @model_validator(mode="after")
     def _an_injected_delay_has_its_place(self) -> Self:
@@ -206,6 +109,16 @@ class JobSpec(StrictModel):
                 f"inject.bucket {self.inject.bucket} with phase {self.inject.phase}",
                 rule="a bucket is named only where phase is bucket",
                 fix="leave inject.bucket out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_source_of_time(self) -> Self:
+        if self.pace and isinstance(self.model, PacedSpec):
+            raise JobSpecError(
+                "pace with model.kind paced",
+                rule="the layers of this kind take the time that they are told to, no other",
+                fix="write pace: null, and set model.layer_forward_ms and model.layer_backward_ms",
             )
         return self
 
@@ -253,21 +166,63 @@ def catalog() -> dict[str, Path]:
 def load_job(name_or_path: str, sets: Sequence[str] = ()) -> JobSpec:
     """The job of that name, or in that file, with each `key=value` of `sets` put over it.
 
-    A ready-made job answers to its algorithm's name too. Raises JobSpecError for an unknown job,
-    and cluster's SpecError with every fault of its file or of `sets` at once.
+    A ready-made job answers to its algorithm's name too. Where `sets` choose another kind of model
+    than the file, its keys are those of `sets` and this kind's own defaults; the file's are
+    dropped. Raises JobSpecError for an unknown job, and cluster's SpecError with every fault of
+    its file or of `sets` at once.
     """
-    document = load_yaml(_find(name_or_path))
+    document = _assigned(load_yaml(_find(name_or_path)), sets)
+    return _with_absolute_paths(validate(JobSpec, document), document)
+
+
+def _assigned(document: Document, sets: Sequence[str]) -> Document:
+    about_model: list[str] = []
     for assignment in sets:
+        key = assignment.partition("=")[0].strip()
+        if _changes_kind(document, key, assignment):
+            document = document.without("model")
+            for earlier in about_model:  # what was set is not dropped
+                document = document.assign(earlier)
         document = document.assign(assignment)
-    return _with_absolute_path(validate(JobSpec, document))
+        if key.partition(".")[0] == "model":
+            about_model.append(assignment)
+    return document
 
 
-def _with_absolute_path(job: JobSpec) -> JobSpec:
-    """Ranks run in folders of their own, so data.path must not depend on where they are."""
-    if job.data.path is None:
-        return job
-    path = str(Path(job.data.path).expanduser().absolute())
-    return job.model_copy(update={"data": job.data.model_copy(update={"path": path})})
+def _changes_kind(document: Document, key: str, assignment: str) -> bool:
+    before = kind_of(document.data.get("model", {}))
+    if key == KIND_KEY:
+        return before != kind_of(document.assign(assignment).data["model"])
+    return key == OWN_KEY and before != OWN
+
+
+def _with_absolute_paths(job: JobSpec, document: Document) -> JobSpec:
+    """Ranks run in folders of their own, so no path may depend on where they are."""
+
+    def absolute(path: str | Path, *key: str) -> Path:
+        file = document.where(key).rpartition(":")[0]
+        folder = Path(document.name).parent if file == document.name else Path()
+        return (folder / Path(path).expanduser()).absolute()
+
+    if job.data.path is not None:
+        path = str(absolute(job.data.path, "data", "path"))
+        job = job.model_copy(update={"data": job.data.model_copy(update={"path": path})})
+    if isinstance(job.model, OwnSpec):
+        own = job.model.at(absolute(job.model.path, "model", "import"))
+        job = job.model_copy(update={"model": own})
+    return job
+
+
+def compute_scaled(job: JobSpec, factor: float) -> JobSpec:
+    """The job with its paced computing taking `factor` times as long; unpaced ones as they are."""
+    pace, model = job.pace, job.model
+    if pace:
+        times = {name: getattr(pace, name) * factor for name in ("forward_ms", "backward_ms")}
+        pace = pace.model_copy(update=times)
+    if isinstance(model, PacedSpec):
+        names = ("layer_forward_ms", "layer_backward_ms")
+        model = model.model_copy(update={name: getattr(model, name) * factor for name in names})
+    return job.model_copy(update={"pace": pace, "model": model})
 
 
 def _find(name_or_path: str) -> Path:
@@ -282,13 +237,15 @@ def _find(name_or_path: str) -> Path:
     raise JobSpecError(
         f"job {name_or_path!r}: unknown",
         rule=f"a job is one of {', '.join(jobs)}, or a file that ends in .yaml",
-        fix=f"JOB={nearest[0]}" if nearest else None,
+        fix=f"JOB={nearest[0] if nearest else next(iter(jobs))}",
     )
 
 
 def _aliases(jobs: dict[str, Path]) -> dict[str, Path]:
-    """The first ready-made job of each algorithm, under the algorithm's name."""
+    """The first ready-made job of each algorithm that trains the usual model, by its algorithm."""
     aliases: dict[str, Path] = {}
     for path in jobs.values():
-        aliases.setdefault(load_yaml(path).data["ddp"]["algorithm"], path)
+        data = load_yaml(path).data
+        if kind_of(data["model"]) == DEFAULT_KIND:
+            aliases.setdefault(data["ddp"]["algorithm"], path)
     return aliases

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
 from jobs.derive import PHASES, StepFigures
 from jobs.errors import JobError
-from jobs.figures import RunFigures, busiest, run_figures
+from jobs.figures import RunFigures, busiest, figures_of_steps, run_figures
+from jobs.modelwords import compute_kind
+from jobs.parts import RunPart, changed, split
 from jobs.records import RankRecords, read_records, records_path
 from jobs.spread import Spread
 from jobs.verdict import bottleneck, slowest_link
@@ -70,8 +72,23 @@ def summarize(
     error: JobError | None,
 ) -> dict[str, Any]:
     """The summary of a run: `run` is run.json, `error` why it failed (None: it did not)."""
-    figures = run_figures(ranks, run["node_of"])
+    return summarize_figures(run, run_figures(ranks, run["node_of"]), ranks, prediction, error)
+
+
+def summarize_figures(
+    run: Mapping[str, Any],
+    figures: RunFigures,
+    ranks: Sequence[RankRecords],
+    prediction: Mapping[str, Any] | None,
+    error: JobError | None,
+) -> dict[str, Any]:
+    """The same, of figures that were derived already; of `ranks` no steps are read."""
     params_sha256, ranks_agree = replicas(ranks)
+    stale = changed(figures.steps, run)
+    parts = [
+        (part, figures_of_steps(part.steps, ranks, run["node_of"]))
+        for part in split(figures.steps, run)
+    ]
     return {
         "schema": SCHEMA,
         "run_id": run["run_id"],
@@ -80,10 +97,13 @@ def summarize(
         "error": error_json(error) if error else None,
         **_setting(run),
         **_times(figures, run["job"]),
+        # of steps over different links a median says nothing; each part has its own
+        "communication_efficiency_ratio": None if stale else figures.efficiency,
         **_bytes(figures, run),
-        "link": slowest_link(run),
-        "predicted": _predicted(prediction, figures),
-        "bottleneck": bottleneck(figures, run),
+        "link": slowest_link(run, stale),
+        "parts": [_part_json(part, of_part, run) for part, of_part in parts],
+        "predicted": _predicted(prediction, _as_predicted(parts) if stale else figures),
+        "bottleneck": _bottleneck(figures, parts, run),
         "loss_first": figures.steps[0].loss if figures.steps else None,
         "loss_last": figures.steps[-1].loss if figures.steps else None,
         "params_sha256": params_sha256,
@@ -106,7 +126,7 @@ def _setting(run: Mapping[str, Any]) -> dict[str, Any]:
         "ring_order": job["ddp"]["ring_order"] if ring else None,
         "plan_sha256": run.get("plan_sha256"),
         "model": job["model"]["kind"],
-        "compute": "paced" if job["pace"] else "real",
+        "compute": compute_kind(job),
     }
 
 
@@ -116,18 +136,21 @@ def _times(figures: RunFigures, job: Mapping[str, Any]) -> dict[str, Any]:
         "warmup_steps": job["train"]["warmup_steps"],
         "step_seconds": _spread_json(figures.step, "mean", "median", "p10", "p90", "n"),
         "phase_seconds": {phase: (figures.phase_s or {}).get(phase) for phase in PHASES},
-        "comm_seconds": {
-            "work": figures.comm_work_s,
-            "busy": figures.comm_busy_s,
-            "exposed": (figures.phase_s or {}).get("comm_exposed"),
-            "straggler_wait": figures.straggler_wait_s,
-        },
+        "comm_seconds": _comm_json(figures),
         "overlap_ratio": figures.overlap_ratio,
         "baseline_step_seconds": _spread_json(figures.baseline, "median", "p10", "p90", "n"),
-        "communication_efficiency_ratio": figures.efficiency,
         "scaling_efficiency_ratio": None,
         "scaling_baseline": None,
         "samples_per_second": figures.samples_per_s,
+    }
+
+
+def _comm_json(figures: RunFigures) -> dict[str, float | None]:
+    return {
+        "work": figures.comm_work_s,
+        "busy": figures.comm_busy_s,
+        "exposed": (figures.phase_s or {}).get("comm_exposed"),
+        "straggler_wait": figures.straggler_wait_s,
     }
 
 
@@ -151,9 +174,44 @@ def _bytes(figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _predicted(prediction: Mapping[str, Any] | None, figures: RunFigures) -> dict[str, Any]:
+Parts = Sequence[tuple[RunPart, RunFigures]]
+
+
+def _part_json(part: RunPart, figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
+    limits = part.limits.items()
+    return {
+        "first_step": part.steps[0].step,
+        "last_step": part.steps[-1].step,
+        "links": [
+            {"node": node, "direction": direction, "configured_bits_per_second": rate}
+            for (node, direction), rate in limits
+        ],
+        "proof": ("probed" if run["probe"] else "none") if part.as_predicted else "stale",
+        "step_seconds": _spread_json(figures.step, "mean", "median", "p10", "p90", "n"),
+        "comm_seconds": _comm_json(figures),
+        "overlap_ratio": figures.overlap_ratio,
+        "communication_efficiency_ratio": figures.efficiency,
+        "samples_per_second": figures.samples_per_s,
+    }
+
+
+def _as_predicted(parts: Parts) -> RunFigures | None:
+    """The steps that went over the links the prediction was made for; None where none did."""
+    return next((of_part for part, of_part in parts if part.as_predicted), None)
+
+
+def _bottleneck(figures: RunFigures, parts: Parts, run: Mapping[str, Any]) -> str | None:
+    if not parts:
+        return bottleneck(figures, run)
+    part, of_part = parts[-1]
+    first, last = part.steps[0].step + 1, part.steps[-1].step + 1  # people count from 1
+    sentence = bottleneck(of_part, run, part.limits)
+    return f"{sentence} (Steps {first} to {last}: links were changed in this run.)"
+
+
+def _predicted(prediction: Mapping[str, Any] | None, figures: RunFigures | None) -> dict[str, Any]:
     predicted_s = (prediction or {}).get("step_seconds")
-    measured = figures.step
+    measured = figures.step if figures else None
     return {
         "step_seconds": predicted_s,
         "comm_seconds": (prediction or {}).get("comm_seconds"),

@@ -9,13 +9,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-import torch._dynamo  # optimizers import it late; here the agent has it once, before it forks
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from ddp.executor import NoCollective
 from ddp.parallel import DistributedDataParallel
@@ -25,15 +23,6 @@ from jobs.models import next_byte_loss
 from jobs.phases import NicCounters, StepClock
 from jobs.records import StepRecord
 from jobs.spec import TrainSpec
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adamw": partial(AdamW, fused=True),  # on CPU a third of the time of the plain one
-    "sgd": SGD,
-}
-
-
-def build_optimizer(spec: TrainSpec, model: nn.Module) -> Optimizer:
-    return OPTIMIZERS[spec.optimizer](model.parameters(), lr=spec.lr)
 
 
 @dataclass(frozen=True)
@@ -58,6 +47,7 @@ class Trainer:
     spec: TrainSpec
     batch_size: int
     nic: NicCounters | None
+    loss: Callable[[Any, Tensor], Tensor] = next_byte_loss
 
     def step(self, number: int) -> MeasuredStep:
         clock = StepClock()
@@ -79,6 +69,11 @@ class Trainer:
         if self.nic:
             self.nic.since_last()
 
+    def leave_out_nic_bytes(self) -> None:
+        """What was sent since the last step is another job's, and is not in this one's total."""
+        if self.nic:
+            self.nic.leave_out()
+
     def _micro_steps(self) -> Iterator[bool]:
         return (index == self.spec.accumulate - 1 for index in range(self.spec.accumulate))
 
@@ -87,7 +82,7 @@ class Trainer:
             inputs, targets = self.batches.next()
         with nullcontext() if last else self.ddp.no_sync():
             with clock.phase("forward"):
-                loss = next_byte_loss(self.ddp(inputs), targets) / self.spec.accumulate
+                loss = self.loss(self.ddp(inputs), targets) / self.spec.accumulate
             with clock.phase("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()

@@ -7,10 +7,8 @@ wrongly, 130 a person stopped it.
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -20,16 +18,24 @@ import click
 
 from cluster.errors import ClusterError
 from jobs.errors import JobError, RunStopped
+from jobs.stopping import raising_stop_signals, undisturbed, who_stopped
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 
 # verb -> (module, one line for --help); the command is the attribute named like the verb
 VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("jobs.cli_doctor", "Try all that a lab needs; say what is missing and the fix."),
     "up": ("jobs.cli_lab", "Make a lab: nodes joined by links as slow as you ask, measured."),
-    "status": ("jobs.cli_lab", "Show the lab and what its links carry."),
+    "status": ("jobs.cli_status", "Show your labs and what their links carry."),
     "probe": ("jobs.cli_lab", "Measure the links of the lab again."),
+    "link": ("jobs.cli_link", "Change the links of the lab, also while a job runs."),
     "down": ("jobs.cli_lab", "Take the lab down."),
     "run": ("jobs.cli_run", "Train a job on the lab and say what the network cost."),
+    "compare": (
+        "jobs.cli_compare",
+        "Train several jobs in turn; say how many times as fast each is.",
+    ),
+    "scale": ("jobs.cli_scale", "Train at several numbers of nodes; see what each one adds."),
     "runs": ("jobs.cli_run", "List all runs."),
     "runs-clean": ("jobs.cli_run", "Remove all runs but the last ones."),
 }
@@ -92,6 +98,14 @@ def run_command(asked: list[str]) -> int:
     """Does what was asked and returns the exit code; a user's error never shows a traceback."""
     as_json = "--json" in asked
     try:
+        with raising_stop_signals():
+            return _attempt(asked, as_json)
+    except KeyboardInterrupt as exc:
+        return _tell(RunStopped(f"stopped by {who_stopped(exc)}"), as_json, STOPPED)
+
+
+def _attempt(asked: list[str], as_json: bool) -> int:
+    try:
         _require_working_folder()
         code = ddplab.main(args=asked, prog_name="ddplab", standalone_mode=False)
         sys.stdout.flush()
@@ -102,8 +116,8 @@ def run_command(asked: list[str]) -> int:
         return _tell(exc, as_json, MISUSED)
     except (ClusterError, JobError) as exc:
         return _tell(exc, as_json, FAILED)
-    except (KeyboardInterrupt, click.Abort):
-        return _tell(RunStopped("stopped by you"), as_json, STOPPED)
+    except click.Abort as exc:
+        raise KeyboardInterrupt from exc.__cause__
     except BrokenPipeError:  # whoever read us has seen enough
         _close_output()
         return FAILED
@@ -146,24 +160,21 @@ def _usage(exc: click.ClickException) -> CommandLineError:
 
 
 def _tell(error: Any, as_json: bool, code: int) -> int:
-    with _undisturbed():
-        from jobs.report.errors import error_screen
-        from jobs.report.terminal import error_console, show
-        from jobs.summary import SCHEMA, error_json
-
-        if as_json:
-            click.echo(json.dumps({"schema": SCHEMA, "error": error_json(error)}))
-        else:
-            console = error_console()
-            show(console, error_screen(error, console.width))
+    try:
+        with undisturbed():
+            _show(error, as_json)
+    except OSError:  # nobody is there any more to be told
+        _close_output()
     return code
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """An impatient second Ctrl-C does not cut off what is told about the first."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _show(error: Any, as_json: bool) -> None:
+    from jobs.report.errors import error_screen
+    from jobs.report.terminal import error_console, show
+    from jobs.summary import SCHEMA, error_json
+
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "error": error_json(error)}))
+    else:
+        console = error_console()
+        show(console, error_screen(error, console.width))

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.figures import RunFigures, busiest
+from jobs.parts import Side, changed, first_limits
+
+Limits = Mapping[Side, int | None]
 
 SMALL_SHARE = 0.1  # of a step: a wait below it is not what holds the training up
 UNEXPLAINED_SHARE = 0.1
@@ -22,10 +25,11 @@ class Check:
     text: str
 
 
-def slowest_link(run: Mapping[str, Any]) -> dict[str, Any]:
+def slowest_link(run: Mapping[str, Any], stale: bool = False) -> dict[str, Any]:
     """The link of the contract: the slowest measured one, and whose NIC it is.
 
-    `proof` is "none", and the figures null, where nothing was measured.
+    `proof` is "none", and the figures null, where nothing was measured. `stale`: whether links were
+    changed after that, while the run went on.
     """
     links = [link for link in (run.get("probe") or {}).get("links", ()) if _between_nodes(link)]
     if not links:
@@ -40,27 +44,37 @@ def slowest_link(run: Mapping[str, Any]) -> dict[str, Any]:
         "configured_bits_per_second": link["configured_bits_per_second"],
         "measured_bytes_per_second": link["measured_bytes_per_second"],
         "ceiling_bytes_per_second": link["ceiling_bytes_per_second"],
-        "proof": "probed",
+        "proof": "stale" if stale else "probed",
     }
 
 
 def link_use(figures: RunFigures, run: Mapping[str, Any]) -> float | None:
-    """The share of a step in which the slowest link carries data, from 0 to 1."""
+    """The share of a step in which the slowest link carries data, from 0 to 1.
+
+    None where it is not known what the link carries, also because it was changed.
+    """
     measured = slowest_link(run)["measured_bytes_per_second"]
     sent = busiest(figures.inter_node_bytes)
     sent = busiest(figures.nic_tx_bytes) if sent is None else sent
-    if not measured or sent is None or figures.step is None:
+    if not measured or sent is None or figures.step is None or changed(figures.steps, run):
+        return None
+    if not figures.step.mean:
         return None
     return min(1.0, float(sent / measured / figures.step.mean))
 
 
-def bottleneck(figures: RunFigures, run: Mapping[str, Any]) -> str | None:
-    """One sentence on what to make faster; None where nothing was measured."""
-    if figures.step is None or figures.phase_s is None:
+def bottleneck(
+    figures: RunFigures, run: Mapping[str, Any], limits: Limits | None = None
+) -> str | None:
+    """One sentence on what to make faster; None where nothing was measured.
+
+    `limits` are those of the links that these steps went over; None: those the run began with.
+    """
+    if figures.step is None or figures.phase_s is None or not figures.step.mean:
         return None
     network_s = figures.network_wait_s or 0.0
     waits = {
-        _network(figures, run, network_s): network_s,
+        _network(figures, run, limits or first_limits(run), network_s): network_s,
         _straggler(figures, run): figures.straggler_wait_s or 0.0,
         f"loading data. It takes {_ms(figures.phase_s['data'])} of every step.": figures.phase_s[
             "data"
@@ -79,12 +93,33 @@ def bottleneck(figures: RunFigures, run: Mapping[str, Any]) -> str | None:
     )
 
 
-def _network(figures: RunFigures, run: Mapping[str, Any], network_s: float) -> str:
+def _network(figures: RunFigures, run: Mapping[str, Any], limits: Limits, network_s: float) -> str:
+    adds = f"It adds {_ms(network_s)} to every step"
     if run["nnodes"] == 1:
-        return f"communication inside the node. It adds {_ms(network_s)} to every step."
+        return f"communication inside the node. {adds}."
+    inside = _busiest([step.intra_node_bytes for step in figures.steps], "inside", run, limits)
+    between = _busiest([step.inter_node_bytes for step in figures.steps], "out", run, limits)
+    if inside[0] > between[0]:
+        return f"communication inside {inside[1]}. {adds}."
     use = link_use(figures, run)
     carries = "" if use is None else f" and carries data {use * 100:.0f} % of the time"
-    return f"the link between nodes. It adds {_ms(network_s)} to every step{carries}."
+    return f"the link between nodes. {adds}{carries}."
+
+
+def _busiest(
+    step_bytes: Sequence[Sequence[int | None]],
+    direction: str,
+    run: Mapping[str, Any],
+    limits: Limits,
+) -> tuple[float, str]:
+    """How long the limit of the busiest node needs for its bytes of all steps, and its name."""
+    busy = [(0.0, "")]
+    for index, node in enumerate(run["lab"]["nodes"]):
+        limit = limits.get((node["name"], direction))
+        if limit is not None:
+            sent = sum(per_node[index] or 0 for per_node in step_bytes)
+            busy.append((sent * 8 / limit, str(node["name"])))
+    return max(busy)
 
 
 def _straggler(figures: RunFigures, run: Mapping[str, Any]) -> str:
@@ -125,7 +160,7 @@ def _replicas_check(run: Mapping[str, Any], summary: Mapping[str, Any]) -> Check
 
 
 def _time_check(figures: RunFigures) -> Check:
-    if figures.phase_s is None or figures.step is None:
+    if figures.phase_s is None or figures.step is None or not figures.step.mean:
         return Check(False, "no time was measured")
     if figures.time_lost_s > MOST_TIME_LOST_S:
         return Check(False, f"time does NOT add up: {_ms(figures.time_lost_s)} off in one step")
@@ -136,11 +171,20 @@ def _time_check(figures: RunFigures) -> Check:
 def _link_check(figures: RunFigures, run: Mapping[str, Any], summary: Mapping[str, Any]) -> Check:
     if run["nnodes"] == 1:
         return Check(True, "one node: no link between nodes")
-    if summary["link"]["proof"] != "probed":
+    if summary["link"]["proof"] == "none":
         return Check(False, "link NOT proven: it was not measured")
     if figures.link_carried is False:
         return Check(False, "link NOT proven: its counters miss bytes that were sent")
+    if summary["link"]["proof"] == "stale":
+        return Check(False, _proven_until(summary["parts"]))
     return Check(True, "link proven")
+
+
+def _proven_until(parts: Sequence[Mapping[str, Any]]) -> str:
+    if parts and parts[0]["proof"] == "probed":
+        last = parts[0]["last_step"] + 1  # people count from 1
+        return f"link proven up to step {last}; then it was changed, and not measured since"
+    return "link NOT proven: it was changed before the first step, and not measured since"
 
 
 def _between_nodes(link: Mapping[str, Any]) -> bool:

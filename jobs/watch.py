@@ -15,6 +15,7 @@ from jobs.progress import PhaseProgress, Progress
 
 START_TIMEOUT_S = 90.0
 STALL_GRACE_S = 15.0
+STOPPED_GRACE_S = 5.0  # its peers see it first, where they can
 SETTLE_S = 1.0  # how long after the first sign of failure its cause may still come in
 KEPT_LOG_LINES = 5
 
@@ -27,12 +28,16 @@ class _Exit:
 
 @dataclass
 class Watch:
-    """One job: `node_of[rank]`, node names by index, and how long its ranks wait for a peer."""
+    """One set of ranks: `node_of[rank]`, node names by index, how long they wait for a peer.
+
+    `job_names` are those of the jobs that take turns in it; () where there is one.
+    """
 
     node_of: Sequence[int]
     node_names: Sequence[str]
     timeout_s: float
     started_s: float
+    job_names: Sequence[str] = ()
     progress: Progress = field(init=False)
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _stop: RunStopped | None = None
@@ -40,15 +45,16 @@ class Watch:
     _suspect_s: float | None = None
     _exits: dict[int, _Exit] = field(default_factory=dict)
     _failed: dict[int, str] = field(default_factory=dict)
-    _stopped: set[int] = field(default_factory=set)
-    _finished: set[int] = field(default_factory=set)
+    _stopped: dict[int | str, float] = field(default_factory=dict)
+    """Since when a rank (its number), or the agent of a node (the node's name), is stopped."""
+    _finished_jobs: dict[int, set[int]] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _closed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _agent_errors: dict[int, str] = field(default_factory=dict)
     _logs: dict[int, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.progress = Progress(len(self.node_of), self.started_s)
+        self.progress = Progress(len(self.node_of), self.started_s, self.job_names)
 
     def take(self, node: int, event: Mapping[str, Any], now_s: float) -> PhaseProgress | None:
         """One event of a node's agent. Returns a phase's progress when this event made some."""
@@ -61,9 +67,9 @@ class Watch:
             lines = self._logs.setdefault(int(event["rank"]), [])
             lines[:] = [*lines, str(event["line"])][-KEPT_LOG_LINES:]
         elif kind == "stopped":
-            self._stopped.add(int(event["rank"]))
+            self._stopped.setdefault(event.get("rank", self.node_names[node]), now_s)
         elif kind == "continued":
-            self._stopped.discard(int(event["rank"]))
+            self._stopped.pop(event.get("rank", self.node_names[node]), None)
         elif kind == "exit":
             self._exit(int(event["rank"]), _Exit(event["status"], event["signal"]), now_s)
         elif kind == "done":
@@ -84,6 +90,7 @@ class Watch:
         """Nobody watched for so long: this time is not held against the ranks."""
         self.started_s += seconds
         self.progress.last_s += seconds
+        self._stopped = {who: since_s + seconds for who, since_s in self._stopped.items()}
 
     def wait_s(self, now_s: float) -> float:
         """How long until something must be decided even if no event comes."""
@@ -119,7 +126,7 @@ class Watch:
             or lab_end
             or self._killed_rank()
             or self._lost_node()
-            or self._stopped_rank()
+            or self._stopped_process()
             or self._broken_rank()
             or self._told()
             or self._stalled
@@ -133,22 +140,28 @@ class Watch:
             self._failed.setdefault(rank, str(data["message"]))
             self._suspect(now_s)
         elif data["kind"] == "finished":
-            self._finished.add(rank)
+            self._finished_jobs.setdefault(rank, set()).add(int(data.get("job", 0)))
         return None
 
     def _exit(self, rank: int, how: _Exit, now_s: float) -> None:
         self._exits[rank] = how
-        if how.signal or how.status != 0 or rank not in self._finished:
+        if how.signal or how.status != 0 or not self._has_finished(rank):
             self._suspect(now_s)
+
+    def _has_finished(self, rank: int) -> bool:
+        """Whether the rank has come to the end of every job."""
+        return len(self._finished_jobs.get(rank, ())) == max(1, len(self.job_names))
 
     def _suspect(self, now_s: float) -> None:
         if self._suspect_s is None:
             self._suspect_s = now_s
 
     def _limit_s(self) -> float:
+        limit_s = self.progress.last_s + self.timeout_s + STALL_GRACE_S
         if not self.progress.started():
-            return self.started_s + START_TIMEOUT_S
-        return self.progress.last_s + self.timeout_s + STALL_GRACE_S
+            limit_s = self.started_s + START_TIMEOUT_S
+        stopped = [since_s for who, since_s in self._stopped.items() if who not in self._exits]
+        return min([limit_s, *(since_s + self.timeout_s + STOPPED_GRACE_S for since_s in stopped)])
 
     def _killed_rank(self) -> JobError | None:
         # a rank aborts itself when a peer is gone, so another signal is nearer to the cause
@@ -177,19 +190,25 @@ class Watch:
             seen=self._errors(node),
         )
 
-    def _stopped_rank(self) -> JobError | None:
-        """A rank that somebody froze while the others waited for it."""
-        stopped = sorted(self._stopped - set(self._exits))
+    def _stopped_process(self) -> JobError | None:
+        """A rank or an agent that somebody froze while the others waited for it."""
+        stopped = [who for who in self._stopped if who not in self._exits]
         if not stopped or not (self._failed or self._stalled):
             return None
+        who = min(stopped, key=lambda each: (isinstance(each, int), each))  # agents keep ranks
         told = next(iter(self._failed.items()), None)
+        where = f", {self.progress.place(who)}" if isinstance(who, int) else ""
+        name = self._name(who) if isinstance(who, int) else self._agent_name(who)
         return RunFailed(
-            f"{self._name(stopped[0])} was stopped by a signal (SIGSTOP), "
-            f"{self.progress.place(stopped[0])}",
+            f"{name} was stopped by a signal (SIGSTOP){where}",
             rule=f"the other ranks wait for it for ddp.timeout_s, {self.timeout_s:g} s",
             fix="find out who stopped it (debugger, job control), and run again",
             seen=self._words_of(*told) if told else None,
         )
+
+    def _agent_name(self, node_name: str) -> str:
+        ranks = [rank for rank, at in enumerate(self.node_of) if self.node_names[at] == node_name]
+        return f"the agent of {node_name} (ranks {_listed(ranks)})"
 
     def _broken_rank(self) -> JobError | None:
         """A rank that ended by itself and told nobody why."""
@@ -217,7 +236,7 @@ class Watch:
 
     def _unfinished(self) -> JobError | None:
         in_order = [*self._exits, *range(len(self.node_of))]  # who left first is the cause
-        rank = next((each for each in in_order if each not in self._finished), None)
+        rank = next((each for each in in_order if not self._has_finished(each)), None)
         if rank is None:
             return None
         how = "ended" if rank in self._exits else "was never heard to end"

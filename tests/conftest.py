@@ -8,11 +8,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests import prometheus
 
 REQUIRE = "DDPLAB_REQUIRE"
-KNOWN = ("netns", "docker", "ray", "browser", "gpu")
+KNOWN = ("netns", "docker", "ray", "browser", "gpu", "prometheus")
 TIMEOUT_S = 20
 
 
@@ -49,7 +53,31 @@ def netns_reason() -> str | None:
     return f"namespaces are refused: {result.stderr.strip()}" if result.returncode else None
 
 
-REASONS: Mapping[str, Callable[[], str | None]] = {"netns": netns_reason}
+REASONS: Mapping[str, Callable[[], str | None]] = {
+    "netns": netns_reason,
+    "prometheus": prometheus.reason,
+}
+
+
+LIVE = "tests/live/"
+
+
+class OneLabAtATime(LoadScopeScheduling):
+    """Live tests in one process, one lab at a time; the files of fast ones run beside them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return LIVE if nodeid.startswith(LIVE) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneLabAtATime:
+    return OneLabAtATime(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The live ones take longest, so they begin."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LIVE))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

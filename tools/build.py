@@ -29,8 +29,8 @@ with open("pyproject.toml", "rb") as file:
     document = tomllib.load(file)
 project = document["project"]
 print(*project["dependencies"], *document["build-system"]["requires"], sep="\\n")
-if sys.argv[1] == "dev":
-    print(*project["optional-dependencies"]["dev"], sep="\\n")
+for extra in ["server", "dev"] if sys.argv[1] == "dev" else ["server"]:
+    print(*project["optional-dependencies"][extra], sep="\\n")
 """
 
 

@@ -65,7 +65,7 @@ def ensure(root: Path, layer: str, typed: dict[str, str]) -> Path:
         if environment is None or not fits(environment, root, layer, typed):
             _make(root, layer, typed)
             typed = {}  # it was just made so
-        elif _held(environment):
+        elif held(environment):
             return environment
 
 
@@ -183,7 +183,7 @@ def _remove(environment: Path) -> None:
     rmtree(environment, ignore_errors=True)
 
 
-def _held(environment: Path) -> bool:
+def held(environment: Path) -> bool:
     """Keep the environment from being swept while this process, or what it becomes, lives."""
     try:
         descriptor = os.open(environment, os.O_RDONLY)

@@ -6,18 +6,24 @@ Everything a person typed is checked before an environment is built. Does not bu
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from tools.environment import Choice, ensure
 from tools.errors import FrontDoorError
-from tools.verbs import EXAMPLES, VERBS, arguments, help_screen, meaning
+from tools.verbs import EXAMPLES, FLAGS, VERBS, arguments, help_screen, meaning
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Run the one verb that make asked for; returns only where nothing is left to become."""
     root = Path.cwd()
     verb = sys.argv[1]
+    _end_with_make()
     try:
         given = typed_variables(os.environ.get("DDPLAB_TYPED", ""))
         check_typed(os.environ.get("DDPLAB_GOALS", "").split() or [verb], given, root)
@@ -26,6 +32,8 @@ def main() -> int:
             return 0
         takes = VERBS[verb].takes
         given = {name: value for name, value in given.items() if name in takes}
+        if verb == "doctor":
+            return _doctor(root, given)
         environment = ensure(root, VERBS[verb].layer, Choice.typed(given))
         if verb == "setup":
             sys.stderr.write("ddplab: .venv is ready.\n")
@@ -34,20 +42,47 @@ def main() -> int:
         become(environment, verb, given)
     except FrontDoorError as problem:
         sys.stderr.write(problem.screen() + "\n")
-    except KeyboardInterrupt:
-        sys.stderr.write("\nddplab: stopped by you. Nothing half-built was kept.\n")
+    except KeyboardInterrupt as stop:
+        sys.stderr.write(
+            f"\nddplab: stopped by {str(stop) or 'you'}. Nothing half-built was kept.\n"
+        )
         return 130
     return 1
 
 
-def become(environment: Path, verb: str, given: dict[str, str]) -> None:
+def _end_with_make() -> None:
+    """When make is killed, this process and the command it becomes are told to end (SIGTERM)."""
+    with suppress(ImportError):  # a Python built without it
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _stopped)
+
+
+def _stopped(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _doctor(root: Path, given: dict[str, str]) -> int:
+    """Never builds an environment: it also answers where none can be built."""
+    from tools.doctor import alone, look  # only this word needs it
+
+    found = look(root)
+    if found.environment is not None:
+        become(found.environment, "doctor", given, found.option())
+    return alone(root, found.checks, given.get("CLUSTER", "2x2"), given.get("PRIVILEGE", "none"))
+
+
+def become(environment: Path, verb: str, given: dict[str, str], *more: str) -> NoReturn:
     """Replace this process by the command; make's own variables do not go along."""
     python = str(environment / "bin" / "python")
     if VERBS[verb].module:
         words = [python, "-m", VERBS[verb].module]
     else:
         program, *rest = arguments(verb, given)
-        words = [python, str(environment / "bin" / program), *rest]
+        words = [python, str(environment / "bin" / program), *rest, *more]
     makes_own = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "DDPLAB_GOALS", "DDPLAB_TYPED")
     kept = {name: value for name, value in os.environ.items() if name not in makes_own}
     sys.stdout.flush()
@@ -92,15 +127,25 @@ def check_typed(goals: list[str], given: dict[str, str], root: Path) -> None:
                 rule="a variable that is typed has a value",
                 fix=f"leave {name} out, or give it a value",
             )
+        if name in FLAGS and value != "1":
+            raise FrontDoorError(
+                f"{name} is 1 or is left out.",
+                seen=f"{name}={_quoted(value)}",
+                rule=f"{name}: {meaning(name, root)}",
+                fix=f"{name}=1",
+            )
     for goal in goals:
-        for name in VERBS[goal].needs:
-            if name not in given:
-                raise FrontDoorError(
-                    f"{goal} needs {name}.",
-                    seen=f"make {' '.join(goals)}, without {name}",
-                    rule=f"{name}: {meaning(name, root)}",
-                    fix=f"make {' '.join(goals)} {name}={EXAMPLES[name]}",
-                )
+        one_of = VERBS[goal].needs_one_of
+        missing = [name for name in VERBS[goal].needs if name not in given]
+        if one_of and not set(one_of) & set(given):
+            missing.append(one_of[0])
+        for name in missing:
+            raise FrontDoorError(
+                f"{goal} needs {' or '.join(one_of) if name in one_of else name}.",
+                seen=f"make {' '.join(goals)}, without {name}",
+                rule=f"{name}: {meaning(name, root)}",
+                fix=f"make {' '.join(goals)} {name}={EXAMPLES[name]}",
+            )
 
 
 def _unknown_word(goal: str, given: dict[str, str]) -> FrontDoorError:

@@ -42,18 +42,23 @@ class Interpreter(NamedTuple):
 
 def find(chosen: str) -> Interpreter:
     """The Python to build with: `chosen`, or the first that will do. Raises if anything lacks."""
-    answers = [ask(chosen)] if chosen else [ask(name) for name in _CANDIDATES]
-    found = [answer for answer in answers if answer is not None]
+    found = answers(chosen)
     ready = [one for one in found if one.is_new_enough and not one.lacks]
     new_enough = [one for one in found if one.is_new_enough]
     packages = [PACKAGES[command] for command in PACKAGES if not _has(command)]
     if not new_enough:
         raise _too_old(chosen, found)
     if not ready:
-        packages.insert(0, _venv_package(new_enough[0]))
+        packages.insert(0, venv_package(new_enough[0]))
     if packages:
         raise _missing(packages, new_enough[0] if not ready else None)
     return ready[0]
+
+
+def answers(chosen: str) -> list[Interpreter]:
+    """What `chosen`, or else each Python that may be there, says of itself; those that start."""
+    asked = [ask(chosen)] if chosen else [ask(name) for name in _CANDIDATES]
+    return [answer for answer in asked if answer is not None]
 
 
 def ask(name: str) -> Interpreter | None:
@@ -72,7 +77,8 @@ def _has(command: str) -> bool:
     return shutil.which(command, path=path) is not None
 
 
-def _venv_package(interpreter: Interpreter) -> str:
+def venv_package(interpreter: Interpreter) -> str:
+    """What Debian and Ubuntu call the rest of this Python."""
     if interpreter.path == os.path.realpath("/usr/bin/python3") or (
         interpreter.path == "/usr/bin/python3"
     ):

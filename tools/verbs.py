@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 
@@ -19,6 +20,7 @@ class Verb(NamedTuple):
     summary: str
     takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    needs_one_of: tuple[str, ...] = ()
     layer: str = "run"
     command: tuple[str, ...] = ()
     module: str = ""
@@ -42,14 +44,49 @@ VERBS: dict[str, Verb] = {
     "cluster-status": Verb("what is up now", ("LAB",), command=("ddplab", "status")),
     "cluster-down": Verb("stop the lab", ("LAB",), command=("ddplab", "down")),
     "cluster-probe": Verb("measure the links again", ("LAB",), command=("ddplab", "probe")),
+    "link": Verb(
+        "change a link, also while a job runs",
+        ("NODE", "RATE", "INTRA_RATE", "LAB"),
+        ("NODE",),
+        command=("ddplab", "link"),
+    ),
     "runs-clean": Verb(
         "delete all runs but the newest KEEP",
         ("KEEP",),
         ("KEEP",),
         command=("ddplab", "runs-clean"),
     ),
+    "compare": Verb(
+        "which way to reduce is faster, in turn",
+        (
+            *("JOBS", "RUNS", "BASE", "MAX_SLOWDOWN", "ROUNDS", "STEPS", "SET", "DATA"),
+            *("ALLOW_DIFFERENT", "LAB", "RATE"),
+        ),
+        needs_one_of=("JOBS", "RUNS"),
+        command=("ddplab", "compare"),
+    ),
+    "scale": Verb(
+        "how efficiency falls as nodes are added",
+        (
+            *("JOBS", "NODES", "CLUSTER", "RATE", "SCALING", "SET", "DATA"),
+            *("ROUNDS", "STEPS", "BACKEND", "PRIVILEGE"),
+        ),
+        ("JOBS", "NODES"),
+        command=("ddplab", "scale"),
+    ),
+    "doctor": Verb(
+        "what this machine lacks, and the fix",
+        ("CLUSTER", "RATE", "PRIVILEGE", "QUICK"),
+        layer="",
+        command=("ddplab", "doctor"),
+    ),
     "setup": Verb("make the environment now, or another one", _CHOICES),
-    "test": Verb("run the tests", _CHOICES, layer="dev", command=("pytest",)),
+    "test": Verb(
+        "run the tests",
+        _CHOICES,
+        layer="dev",
+        command=("pytest", "--numprocesses=auto", "--dist=loadscope", "--no-loadscope-reorder"),
+    ),
     "check": Verb(
         "format, lint, types, imports, sizes", _CHOICES, layer="dev", module="tools.check"
     ),
@@ -58,35 +95,56 @@ VERBS: dict[str, Verb] = {
 }
 NUM_FIRST = 5
 """So many verbs at the head of VERBS are the ones that matter to somebody new."""
+HELP_WIDTH = 100
 
 VARIABLES: dict[str, str] = {
     "CLUSTER": "{clusters}, or a file",
     "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
+    "INTRA_RATE": "speed inside a node, as RATE, or unlimited",
+    "NODE": "whose link is changed: node0, node1, ..., or all",
     "BACKEND": "what nodes are made of: netns (network namespaces)",
     "LAB": "a name, to have several labs side by side",
     "PRIVILEGE": "sudo: where an ordinary user may not make network namespaces",
     "JOB": "{jobs}, or a file",
+    "JOBS": 'several of them: JOBS="ring hier"',
+    "NODES": 'numbers of nodes to try: NODES="1 2 4"; CLUSTER gives ranks and links',
+    "SCALING": "weak: each rank keeps its batch; strong: ranks share the batch of one",
+    "ROUNDS": "how often jobs take turns; STEPS are then the counted steps of a turn",
     "STEPS": "how many steps are measured",
     "SET": 'change keys of the job: SET="train.lr=0.01 pace=null"',
     "DATA": "a text file or a folder of them to train on",
+    "RUNS": 'finished runs to compare instead of JOBS: RUNS="latest 20261130-1104-hier-..."',
+    "BASE": "the job that others are held against; native, or else the first",
+    "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
+    "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
+    "QUICK": "1: do not measure what links carry, which takes ten seconds",
     "KEEP": "how many runs to keep",
     "TORCH": "another PyTorch, as for pip: TORCH=torch==2.12.0; TORCH=default: back to ours",
     "TORCH_INDEX_URL": "where to get PyTorch from: a mirror, or another build's index",
     "PYTHON": "the Python to build the environment with",
 }
 
-EXAMPLES = {"JOB": "hier", "KEEP": "10"}
+EXAMPLES = {"NODE": "node1", "JOB": "hier", "JOBS": '"ring hier"', "NODES": '"1 2 4"', "KEEP": "10"}
 """For the variables that a verb cannot do without."""
 
-_OPTIONS = ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE", "STEPS", "DATA", "KEEP")
+_OPTIONS = (
+    *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "PRIVILEGE"),
+    *("ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
+)
+FLAGS = ("ALLOW_DIFFERENT", "QUICK")
+"""Variables that have one value, 1, and stand for an option without one."""
 
 
 def arguments(verb: str, given: Mapping[str, str]) -> list[str]:
     """The command `verb` stands for; each value is one argument, whatever characters are in it."""
     words = list(VERBS[verb].command)
-    words += [f"--{name.lower()}={given[name]}" for name in _OPTIONS if name in given]
+    words += [
+        f"--{name.lower().replace('_', '-')}={given[name]}" for name in _OPTIONS if name in given
+    ]
+    words += [f"--{name.lower().replace('_', '-')}" for name in FLAGS if name in given]
     words += [f"--set={setting}" for setting in split_settings(given.get("SET", ""))]
-    return [*words, "--", given["JOB"]] if "JOB" in given else words
+    jobs = [given["JOB"]] if "JOB" in given else given.get("JOBS", "").split()
+    return [*words, "--", *jobs] if jobs else words
 
 
 def split_settings(text: str) -> list[str]:
@@ -109,10 +167,18 @@ def help_screen(root: Path) -> str:
         if number == NUM_FIRST:
             lines.append("")
         word = "run JOB=hier" if name == "run" else name
-        lines.append(f"  make {word:15} {verb.summary:42} {' '.join(verb.takes)}".rstrip())
+        lines += _help_lines(word, verb)
     lines += ["", "variables, typed behind the word (NAME=value):"]
     lines += [f"  {name:16} {meaning(name, root)}" for name in VARIABLES]
     return "\n".join(lines)
+
+
+def _help_lines(word: str, verb: Verb) -> list[str]:
+    """One line, and another for variables that it has no room for."""
+    head = f"  make {word:15} {verb.summary:42} "
+    takes = wrap(" ".join(verb.takes), HELP_WIDTH - len(head)) or [""]
+    first, *more = takes
+    return [(head + first).rstrip(), *(" " * len(head) + each for each in more)]
 
 
 def meaning(name: str, root: Path) -> str:

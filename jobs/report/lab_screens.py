@@ -1,12 +1,22 @@
 """Screens about a lab: coming up, its measured links, its state, going down."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from cluster.backends import BACKENDS
 from cluster.lab import Lab
 from cluster.probe import TOLERANCE, LinkMeasurement, ProbeReport
 from cluster.spec import TCP_HEADER_BYTES, ClusterSpec
+from jobs.report.lab_words import (
+    GIGABIT,
+    clock,
+    lab_words,
+    rate_unit,
+    rate_words,
+    rates_words,
+    size_words,
+    slowest_rate,
+    unproven_words,
+)
 from jobs.report.table import Column, table
 from jobs.report.text import (
     BAD,
@@ -28,49 +38,11 @@ STEPS = {
     "start": "make the nodes and their links",
     "limit": "limit each link and read the limit back from the kernel",
     "measure": "each link alone, then both directions at once",
+    "search": "too much was asked: the highest rate that this machine carries",
 }
-GIGABIT = 1e9
 UP_S = 2.0
 NODE_S = 0.05
 PROBE_S = 6.0
-
-
-def rate_words(bits_per_s: float | None) -> str:
-    """A rate as people say it: `200 Mbit/s`, `1 Gbit/s`, `no limit`."""
-    if bits_per_s is None:
-        return "no limit"
-    unit, size = ("Gbit/s", GIGABIT) if bits_per_s >= GIGABIT else ("Mbit/s", 1e6)
-    return f"{bits_per_s / size:,.10g} {unit}"
-
-
-def clock(wall_s: float) -> str:
-    """`11:02`, local time; with the day when it was not today."""
-    then = datetime.fromtimestamp(wall_s).astimezone()
-    today = then.date() == datetime.now().astimezone().date()
-    return then.strftime("%H:%M" if today else "%H:%M on %d %B")
-
-
-def lab_words(lab: Lab) -> str:
-    """`2 nodes x 2 ranks, 200 Mbit/s (measured 191 at 11:02)`."""
-    words = f"{size_words(lab.spec)}, {rate_words(lab.spec.links.inter_node.rate_bits_per_s)}"
-    slowest = slowest_rate(lab.probe)
-    if lab.probe is None or slowest is None:
-        return f"{words} (not measured)" if lab.spec.nodes > 1 else words
-    name, unit = _unit(lab.spec)
-    measured = significant(slowest * 8 / unit)
-    if lab.spec.links.inter_node.rate_bits_per_s is None:
-        measured += f" {name}"
-    return f"{words} (measured {measured} at {clock(lab.probe.measured_at)})"
-
-
-def size_words(spec: ClusterSpec) -> str:
-    return f"{count(spec.nodes, 'node')} x {count(spec.ranks_per_node, 'rank')}"
-
-
-def slowest_rate(probe: ProbeReport | None) -> float | None:
-    """Bytes per second of the slowest link between nodes, measured one way."""
-    links = [link for link in probe.links if link.mode == "one_way"] if probe else []
-    return min((link.measured_bytes_per_second for link in links), default=None)
 
 
 def coming_up(name: str, spec: ClusterSpec, backend: str, probe: bool, width: int) -> Lines:
@@ -96,8 +68,17 @@ def step_line(step: str, took_s: float, spec: ClusterSpec, width: int) -> Lines:
     words = STEPS.get(step, step)
     if step == "limit":
         rate = rate_words(spec.links.inter_node.rate_bits_per_s)
+        intra = spec.links.intra_node.rate_bits_per_s
+        inside = "" if intra is None else f", {rate_words(intra)} inside"
         others = f" ({', '.join(spec.overrides)}: its own)" if spec.overrides else ""
-        words = f"{rate} out of and into each node{others}; read back from the kernel: as asked"
+        words = (
+            f"{rate} out of and into each node{inside}{others}; read back from the kernel: as asked"
+        )
+    return timed_line(step, words, took_s, width)
+
+
+def timed_line(step: str, words: str, took_s: float, width: int) -> Lines:
+    """`  step     words                0.3 s`."""
     time_width = 9
     lines = labelled(step, words, width, label_width=9, right_margin=time_width)
     lines[-1].pad_right(layout(width) - time_width - len(lines[-1].plain))
@@ -118,8 +99,9 @@ def node_lines(lab: Lab, width: int) -> Lines:
 def links_table(lab: Lab, width: int) -> Lines:
     """What each link was set to, can carry and was measured at, with the legend."""
     if lab.probe is None:
-        return [line("  Its links have not been measured: make cluster-probe", BAD)]
-    unit_name, unit = _unit(lab.spec)
+        text = f"Its links were {unproven_words(lab)}: make cluster-probe"
+        return paragraph(text, width, indent="  ", style=BAD, first_indent="  ")
+    unit_name, unit = rate_unit(lab.spec)
     columns = [
         Column(("link",), right=False, cut=8),
         Column(("limit", unit_name)),
@@ -148,10 +130,10 @@ def _link_rows(probe: ProbeReport, unit: float) -> list[list[str]]:
             [
                 f"{one.src} -> {one.dst}",
                 _limit(one.configured_bits_per_second, unit),
-                _in_unit(one.ceiling_bytes_per_second, unit),
-                _in_unit(one.measured_bytes_per_second, unit),
+                _inrate_unit(one.ceiling_bytes_per_second, unit),
+                _inrate_unit(one.measured_bytes_per_second, unit),
                 _share(one.ratio),
-                _in_unit(both.measured_bytes_per_second if both else None, unit),
+                _inrate_unit(both.measured_bytes_per_second if both else None, unit),
                 _share(both.ratio if both else None),
                 _trip(one.round_trip_s),
                 "ok" if good else "NOT OK",
@@ -168,13 +150,13 @@ def _inside_rows(probe: ProbeReport, unit: float) -> list[list[str]]:
             [
                 f"inside {link.src}",
                 _limit(link.configured_bits_per_second, unit),
-                _in_unit(link.ceiling_bytes_per_second, unit),
-                _in_unit(link.measured_bytes_per_second, unit),
+                _inrate_unit(link.ceiling_bytes_per_second, unit),
+                _inrate_unit(link.measured_bytes_per_second, unit),
                 "",
                 "",
                 "",
                 _trip(link.round_trip_s),
-                f"{link.measured_bytes_per_second / slowest:,.0f} x" if slowest else "",
+                _times(link.measured_bytes_per_second / slowest) if slowest else "",
             ]
         )
     return rows
@@ -182,12 +164,13 @@ def _inside_rows(probe: ProbeReport, unit: float) -> list[list[str]]:
 
 def _legend(lab: Lab, width: int) -> Lines:
     assert lab.probe is not None
-    limited = [link for link in lab.probe.links if link.ceiling_bytes_per_second is not None]
+    between = [link for link in lab.probe.links if link.mode != "intra_node"]
+    limited = [link for link in between if link.ceiling_bytes_per_second is not None]
     mtu = lab.spec.links.inter_node.mtu
     text = "x: times the slowest link between nodes. "
     if limited:
         ceiling = limited[0].ceiling_bytes_per_second or 0.0
-        name, unit = _unit(lab.spec)
+        name, unit = rate_unit(lab.spec)
         overhead = 1 - (mtu - TCP_HEADER_BYTES) / (mtu + 14)
         text = (
             f"* training data: Ethernet, IP and TCP headers take {percent(overhead, 1)} of the "
@@ -214,9 +197,9 @@ def ready_lines(lab: Lab, took_s: float, num_cores: int, width: int) -> Lines:
 
 
 def already_up(lab: Lab, width: int) -> Lines:
-    measured = f", measured at {clock(lab.probe.measured_at)}" if lab.probe else ""
-    rate = rate_words(lab.spec.links.inter_node.rate_bits_per_s)
-    text = f'Lab "{lab.name}" is already up{measured}: {size_words(lab.spec)}, {rate}.'
+    measured = f"measured at {clock(lab.probe.measured_at)}" if lab.probe else unproven_words(lab)
+    rates = rates_words(lab.spec)
+    text = f'Lab "{lab.name}" is already up, {measured}: {size_words(lab.spec)}, {rates}.'
     return [*paragraph(text, width), *next_lines(lab)]
 
 
@@ -228,9 +211,12 @@ def next_lines(lab: Lab) -> Lines:
     ]
 
 
-def status_screen(lab: Lab, width: int) -> Lines:
+def status_screen(lab: Lab, width: int, doing: Sequence[str] = ()) -> Lines:
+    """One lab in detail; `doing` says what runs on it now."""
     text = f'Lab "{lab.name}" is up since {clock(lab.created_at)}: {lab_words(lab)}'
     lines = [*paragraph(f"{text} (BACKEND={lab.backend})", width), *node_lines(lab, width)]
+    for words in doing or ("nothing",):
+        lines += labelled("runs", words, width, label_width=9)
     return [*lines, line(), *links_table(lab, width), *next_lines(lab)]
 
 
@@ -239,12 +225,6 @@ def down_line(lab: Lab, user: str | None, width: int) -> Lines:
     text = f'Lab "{lab.name}" is down; its {count(lab.spec.nodes, "node")} and links are gone.'
     ended = f" It ended with the lab: {user}." if user else ""
     return paragraph(f"{text}{ended} Runs stay: make runs", width)
-
-
-def _unit(spec: ClusterSpec) -> tuple[str, float]:
-    """The unit the screen speaks: that of the links between nodes."""
-    rate = spec.links.inter_node.rate_bits_per_s
-    return ("Gbit/s", GIGABIT) if rate is None or rate >= GIGABIT else ("Mbit/s", 1e6)
 
 
 def _other_mode(probe: ProbeReport, one: LinkMeasurement) -> LinkMeasurement | None:
@@ -256,7 +236,7 @@ def _limit(bits_per_s: int | None, unit: float) -> str:
     return "none" if bits_per_s is None else f"{bits_per_s / unit:,.10g}"
 
 
-def _in_unit(bytes_per_s: float | None, unit: float) -> str:
+def _inrate_unit(bytes_per_s: float | None, unit: float) -> str:
     if bytes_per_s is None:
         return "-"
     value = bytes_per_s * 8 / unit
@@ -265,6 +245,10 @@ def _in_unit(bytes_per_s: float | None, unit: float) -> str:
 
 def _share(ratio: float | None) -> str:
     return "" if ratio is None else percent(ratio)
+
+
+def _times(ratio: float) -> str:
+    return f"{number(ratio, 0 if ratio >= 10 else 2)} x"
 
 
 def _trip(round_trip_s: float | None) -> str:

@@ -9,8 +9,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from cluster.linklog import LinkChange
 from jobs.progress import PhaseProgress
 from jobs.records import RankRecords
+from jobs.report.link_screens import change_line
 from jobs.report.run_header import run_header, start_words
 from jobs.report.terminal import show
 from jobs.report.text import Lines, count, labelled, layout, line, milliseconds, seconds
@@ -64,6 +66,7 @@ class LiveRun:
         self._live: Live | None = None
         self._began_s = 0.0
         self._num_ranks = 0
+        self._train_done = 0
         self._lines: dict[str, Lines] = {}
         self._step_s: dict[str, list[float]] = {}
 
@@ -81,6 +84,8 @@ class LiveRun:
     def progress(self, phase: PhaseProgress, ranks: Sequence[RankRecords]) -> None:
         if phase.phase not in LABELS:
             return
+        if phase.phase == "train":
+            self._train_done = phase.done
         if phase.step_s is not None:
             self._step_s.setdefault(phase.phase, []).append(phase.step_s)
         lines = phase_line(phase, self._words(phase, ranks), self._num_ranks, self._console.width)
@@ -95,6 +100,11 @@ class LiveRun:
         """The clock runs until the ranks have started; then their steps show that time passes."""
         if self._live and not self._lines:
             self._live.update(self._waiting(now_s), refresh=True)
+
+    def links_changed(self, change: LinkChange) -> None:
+        """Once it is done: what is new, above what is drawn."""
+        if change.settled_ns is not None:
+            show(self._console, change_line(change, self._train_done, self._console.width))
 
     def _waiting(self, now_s: float) -> Text:
         ranks, took = count(self._num_ranks, "rank"), seconds(now_s - self._began_s)

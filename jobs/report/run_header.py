@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jobs.modelwords import micro_step_ms, model_words, scale_words, sleeps_only
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
 
+SMALL_BYTES = 100_000
 START_S = 5.0  # importing torch in every node, meeting, calibrating
 
 
@@ -12,11 +14,9 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
     """The job and the lab of run.json, and an estimate of the time where computing is paced."""
     job = run["job"]
     batch = job["data"]["batch_size"] * job["train"]["accumulate"]
-    model = job["model"]
-    name = {"byte-gpt": "byte-GPT"}.get(model["kind"], model["kind"])
     text = (
-        f'Job "{job["name"]}": {name}, {count(model["layers"], "layer")} of width '
-        f"{model['width']}; batch {batch} per rank, {batch * run['world_size']} in all"
+        f'Job "{job["name"]}": {model_words(job["model"])}; '
+        f"batch {batch} per rank, {batch * run['world_size']} in all"
     )
     lines = paragraph(text, width)
     lines += paragraph(f"{job['ddp']['algorithm']}: {algorithm_summary}", width)
@@ -31,13 +31,21 @@ def conditions(run: Mapping[str, Any]) -> Sequence[str]:
     """What a reader must know about the computing before believing its times."""
     job, cores = run["job"], run["host"]["cores"]
     sentences = []
-    if job["pace"]:
-        least = (job["pace"]["forward_ms"] + job["pace"]["backward_ms"]) * job["train"][
-            "accumulate"
-        ]
-        sentences.append(f"Computing is paced: a step computes for at least {number(least)} ms.")
+    paced_ms = micro_step_ms(job)
+    if paced_ms is not None:
+        least = f"{number(paced_ms * job['train']['accumulate'])} ms"
+        how = (
+            f"nothing but sleep, {least} a step"
+            if sleeps_only(job)
+            else (f"a step computes for at least {least}")
+        )
+        sentences.append(f"Computing is paced: {how}.")
+    if scale := scale_words(job):
+        sentences.append(f"{scale}.")
     if run["world_size"] > cores:
-        unpaced = "" if job["pace"] else " Its times vary and are not those of ranks with cores."
+        unpaced = (
+            "" if paced_ms is not None else " Its times vary and are not those of ranks with cores."
+        )
         sentences.append(
             f"Ranks outnumber cores: {run['world_size']} ranks on {count(cores, 'core')}.{unpaced}"
         )
@@ -58,21 +66,22 @@ def estimate_s(run: Mapping[str, Any]) -> float | None:
     Communication is not in it: how long it takes is what the run finds out.
     """
     job = run["job"]
-    if not job["pace"]:
+    paced_ms = micro_step_ms(job)
+    if paced_ms is None:
         return None
-    micro_step_s = float(job["pace"]["forward_ms"] + job["pace"]["backward_ms"]) / 1e3
     steps = job["train"]["steps"] + job["train"]["warmup_steps"] + job["baseline_steps"]
-    return START_S + micro_step_s * int(steps * job["train"]["accumulate"])
+    return START_S + paced_ms / 1e3 * int(steps * job["train"]["accumulate"])
 
 
 def start_words(header: Mapping[str, Any], checksums: Sequence[str | None]) -> str:
     """The line of the phase `start`: the model's size, and whether all ranks start alike."""
     alike = sum(1 for each in checksums if each == checksums[0])
-    size = (
-        f"{header['model_parameters'] / 1e6:.2f} M parameters = "
-        f"{megabytes(header['gradient_bytes'])} of gradients a step"
-    )
-    return f"{size}; the same start on {alike} of {count(len(checksums), 'rank')}"
+    parameters, num_bytes = header["model_parameters"], header["gradient_bytes"]
+    small = num_bytes < SMALL_BYTES
+    many = f"{parameters:,}" if small else f"{parameters / 1e6:.2f} M"
+    size = f"{num_bytes:,} bytes" if small else megabytes(num_bytes)
+    ranks = count(len(checksums), "rank")
+    return f"{many} parameters = {size} of gradients a step; the same start on {alike} of {ranks}"
 
 
 def _round_up(value: float) -> int:

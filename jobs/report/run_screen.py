@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.units import format_rate
+from jobs.compare.model import PricedRun, faster_rate
 from jobs.figures import RunFigures, busiest
+from jobs.report.parts_table import parts_table
 from jobs.report.text import (
     BAD,
     GOOD,
+    LAYOUTS,
     LOUD,
     Lines,
     count,
@@ -26,6 +30,9 @@ from jobs.verdict import checks
 
 LABEL_WIDTH = 13
 WORDS_WIDTH = {80: 41, 100: 48, 120: 58}
+NEXT_WIDTH = 50
+ALL_RUNS = "          make runs".ljust(NEXT_WIDTH) + "all runs so far"
+WORTH_IT = 0.97  # of the step: a faster link that saves less is not offered
 MOST_EQUAL_BYTES = 1.01  # nodes that send within 1 % of one another send alike
 
 
@@ -40,14 +47,16 @@ def closing_screen(
     """Everything a run has to say. Without a measured step only the checks and the files."""
     lines: Lines = [line()]
     if figures.step is not None:
-        lines += [*_step(run, figures), line(), *_phases(run, figures, width), line()]
+        lines += [*_step(run, figures), line(), *parts_table(summary, width)]
+        lines += [*_phases(run, figures, width), line()]
         lines += _network(run, figures, summary, width)
-        lines += _efficiency(figures, width)
+        lines += _efficiency(figures, summary, width)
         lines += _predicted(prediction, summary, width)
     lines += _checks(run, figures, summary, width)
     if summary["bottleneck"]:
         lines += [line(), *paragraph(f"Bottleneck: {summary['bottleneck']}", width, style="bold")]
-    return [*lines, *_next(run), *files_line(run, size_bytes, width)]
+    faster = _faster(run, figures, prediction, summary, width)
+    return [*lines, *_next(run), *faster, line(ALL_RUNS), *files_line(run, size_bytes, width)]
 
 
 def _step(run: Mapping[str, Any], figures: RunFigures) -> Lines:
@@ -55,11 +64,13 @@ def _step(run: Mapping[str, Any], figures: RunFigures) -> Lines:
     assert step is not None
     (low, high) = (number(value * 1e3, _decimals(step.mean)) for value in (step.p10, step.p90))
     rates = f"{significant(figures.samples_per_s or 0.0)} samples/s"
-    tokens = (figures.samples_per_s or 0.0) * run["job"]["model"]["context"]
+    if context := run["job"]["model"].get("context"):
+        tokens = (figures.samples_per_s or 0.0) * context
+        rates += f", {significant(tokens)} tokens/s"
     head = f"  STEP   {milliseconds(step.mean)}"
     return [
         line(head.ljust(34) + f"8 of 10 steps between {low} and {high}", "bold"),
-        line(" " * 34 + f"{rates}, {significant(tokens)} tokens/s over all ranks"),
+        line(" " * 34 + f"{rates} over all ranks"),
     ]
 
 
@@ -147,7 +158,9 @@ def _sent(figures: RunFigures, summary: Mapping[str, Any]) -> str:
     return f"{text}; {megabytes(bound)} is the least any algorithm can send"
 
 
-def _efficiency(figures: RunFigures, width: int) -> Lines:
+def _efficiency(figures: RunFigures, summary: Mapping[str, Any], width: int) -> Lines:
+    if figures.efficiency is not None and summary["communication_efficiency_ratio"] is None:
+        return labelled("efficiency", "given for each part: the links were changed", width)
     if figures.efficiency_withheld:
         return labelled("efficiency", f"not given: {figures.efficiency_withheld}", width)
     if figures.efficiency is None or figures.baseline is None or figures.step is None:
@@ -164,13 +177,16 @@ def _predicted(
     prediction: Mapping[str, Any] | None, summary: Mapping[str, Any], width: int
 ) -> Lines:
     seconds, error = summary["predicted"]["step_seconds"], summary["predicted"]["error_ratio"]
+    changed = summary["link"]["proof"] == "stale"
     if seconds is None or error is None:
         reason = "the links were not measured" if prediction else "the run ended before it"
+        if seconds is not None and changed:
+            reason = "the links it was made for were changed before the first step"
         return labelled("predicted", f"nothing: {reason}", width)
     side = "under" if error < 0 else "over"
     text = (
         f"{milliseconds(seconds)} from the measured link, {percent(abs(error))} {side} the "
-        "median step"
+        f"median step{' of the first part' if changed else ''}"
     )
     return labelled("predicted", text, width)
 
@@ -186,12 +202,35 @@ def _checks(
 
 def _next(run: Mapping[str, Any]) -> Lines:
     other = "hier" if run["job"]["ddp"]["algorithm"] != "hierarchical" else "ring"
+    command = f"  next    make run JOB={other}{_lab_option(run)}"
+    return [line(command.ljust(NEXT_WIDTH) + "another way to reduce")]
+
+
+def _lab_option(run: Mapping[str, Any]) -> str:
     name = run["lab"]["name"]
-    option = "" if name == "default" else f" LAB={name}"
-    return [
-        line(f"  next    make run JOB={other}{option}".ljust(50) + "another way to reduce"),
-        line("          make runs".ljust(50) + "all runs so far"),
-    ]
+    return "" if name == "default" else f" LAB={name}"
+
+
+def _faster(
+    run: Mapping[str, Any],
+    figures: RunFigures,
+    prediction: Mapping[str, Any] | None,
+    summary: Mapping[str, Any],
+    width: int,
+) -> Lines:
+    """What a faster link would bring; nothing where that is little, or the links were changed."""
+    priced = PricedRun.of(run, prediction) if summary["link"]["proof"] == "probed" else None
+    rate = faster_rate(priced.limits) if priced else None
+    exposed_s = priced.exposed_s_at(rate) if priced and rate else None
+    if priced is None or exposed_s is None or figures.step is None:
+        return []
+    step_s = priced.compute.step_s + exposed_s
+    if step_s > WORTH_IT * figures.step.median:
+        return []
+    command = f"          make link NODE=all RATE={format_rate(rate)}{_lab_option(run)}"
+    words = f"predicted step: {milliseconds(step_s)}"
+    words = words if layout(width) == LAYOUTS[0] else f"a faster link ({words})"
+    return [line(command.ljust(NEXT_WIDTH) + words)]
 
 
 def files_line(run: Mapping[str, Any], size_bytes: int, width: int) -> Lines:

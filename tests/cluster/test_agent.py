@@ -28,7 +28,11 @@ def start_agent() -> Iterator[Start]:
         words = [word for module in preload for word in ("--preload", module)]
         started.append(
             subprocess.Popen(
-                [*ARGV, *words], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                [*ARGV, *words],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             )
         )
         return AgentClient(started[-1])
@@ -37,7 +41,7 @@ def start_agent() -> Iterator[Start]:
     for process in started:
         process.kill()
         process.wait()
-        for pipe in (process.stdin, process.stdout):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
 
@@ -157,11 +161,47 @@ def test_the_end_of_its_input_kills_ranks_and_what_they_started(agent: AgentClie
     assert {ending["signal"] for ending in endings} == {"SIGKILL"}
 
 
-def test_ranks_end_with_an_agent_that_is_killed(agent: AgentClient) -> None:
+ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ENDED_BY)
+@pytest.mark.parametrize("victim", ["agent", "guard"])
+def test_all_ends_with_an_agent_or_a_guard_that_is_killed(
+    agent: AgentClient, victim: str, number: signal.Signals
+) -> None:
+    """Also what left the rank's process group and session."""
+    pid = agent.hear("ready")["pid"]
+    agent.start("stay", {}, {})
+    processes = [pid for _ in range(2) for pid in agent.hear("message")["data"].values()]
+    os.kill(pid if victim == "agent" else agent.process.pid, number)
+    assert agent.process.wait(10) == -number
+    assert all(gone(each) for each in (pid, *processes))
+
+
+def test_a_stopped_agent_ends_with_its_input(agent: AgentClient) -> None:
+    pid = agent.hear("ready")["pid"]
     agent.start("stay", {})
-    pid = agent.hear("message")["data"]["pid"]
-    agent.process.kill()
-    assert gone(pid)
+    processes = list(agent.hear("message")["data"].values())
+    complaints = agent.process.stderr
+    assert complaints is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert complaints.readline() == b'{"event": "stopped"}\n'
+    os.kill(pid, signal.SIGCONT)
+    assert complaints.readline() == b'{"event": "continued"}\n'
+    os.kill(pid, signal.SIGSTOP)
+    assert agent.close() == -signal.SIGKILL
+    assert all(gone(each) for each in (pid, *processes))
+
+
+def test_killed_ranks_are_told_with_their_signals(agent: AgentClient) -> None:
+    agent.start("stay", *[{} for _ in ENDED_BY])
+    told = [agent.hear("message") for _ in ENDED_BY]
+    for message, number in zip(told, ENDED_BY, strict=True):
+        os.kill(message["data"]["pid"], number)
+    events = agent.until_done()
+    for message, number in zip(told, ENDED_BY, strict=True):
+        assert of(events, "exit", message["rank"])[0]["signal"] == number.name
+    assert not [event for event in events if event["event"] == "log"]  # no traceback
 
 
 def test_a_killed_rank_is_told_and_takes_its_group_along(agent: AgentClient) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cluster import holding
 from cluster.errors import HostError, MissingTool
 from cluster.holding import Holder, boot_id, start_holder, start_ticks, tool
+from cluster.packages import install_commands
 
 
 @pytest.fixture
@@ -81,7 +82,8 @@ def test_a_missing_command_names_its_package(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(holding, "search_path", lambda: "/nowhere")
     with pytest.raises(MissingTool) as caught:
         tool("tc")
-    assert caught.value.fix == ("sudo apt install iproute2",)
+    assert caught.value.fix == install_commands(["tc"])
+    assert "iproute" in caught.value.fix[0]
 
 
 def test_commands_are_found_where_only_root_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +96,11 @@ def test_sudo_elevates_only_the_unshare(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(holding, "tool", lambda name: name)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1001)
-    assert " ".join(holding._elevation()) == (
+    assert " ".join(holding.elevation()) == (
         "sudo setpriv --reuid 1000 --regid 1001 --init-groups "
         "--inh-caps +sys_admin --ambient-caps +sys_admin"
     )
-    assert holding._unshare()[:3] == ["unshare", "--user", "--map-root-user"]
+    assert holding.unshare_command()[:3] == ["unshare", "--user", "--map-root-user"]
 
 
 @pytest.fixture

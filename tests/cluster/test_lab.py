@@ -8,6 +8,7 @@ from typing import IO, Any
 import pytest
 
 import cluster.backends
+import cluster.kept
 from cluster import lab
 from cluster.errors import ClusterError, LabBusy, LabExists, NoLab, ProbeFailed
 from cluster.lab import LabEvent, bring_up, measure, open_lab, take_down
@@ -66,6 +67,12 @@ class Recorder:
         del links
         self._say(f"shape {node.name}")
 
+    def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def limits(self, node: Node) -> Mapping[str, int | None]:
+        raise NotImplementedError
+
     def down(self) -> None:
         self.alive = False
         self.said.append("down")
@@ -92,12 +99,21 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     backend = Backend("netns", "", lambda *_: recorder, attach, lambda _: ())
     monkeypatch.setattr(cluster.backends, "NETNS", backend)
     monkeypatch.setattr(cluster.backends, "BACKENDS", {"netns": backend})
-    monkeypatch.setattr(lab, "BACKENDS", {"netns": backend})
+    monkeypatch.setattr(cluster.kept, "BACKENDS", {"netns": backend})
     monkeypatch.setattr(lab, "run_probe", probed)
+    monkeypatch.setattr(lab, "rate_advice", lambda *_: "make cluster-up RATE=4gbit")
     return recorder
 
 
 ORDER = ["up", "shape node0", "shape node1", "probe", "save", "keep"]
+
+
+def test_a_lab_that_is_not_to_last_stays_tied_to_this_process(nodes: Recorder) -> None:
+    made = bring_up(SPEC, "a", lasting=False)
+    assert nodes.said == ORDER[:-1]
+    assert open_lab("a").spec == made.spec  # and is found by name like any other
+    take_down("a")
+    assert nodes.said[-1] == "down"
 
 
 def test_measures_before_it_keeps_anything(nodes: Recorder) -> None:
@@ -236,6 +252,7 @@ def test_measuring_is_a_use_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return GOOD
 
     monkeypatch.setattr(lab, "run_probe", probed)
+    monkeypatch.setattr(lab, "rate_advice", lambda *_: "make cluster-up RATE=4gbit")
     measure()
     assert "being measured" in seen[0]
     assert lab.user_of("default") is None
@@ -263,6 +280,7 @@ def test_a_lab_that_is_coming_up_is_busy_and_not_missing(monkeypatch: pytest.Mon
         return GOOD
 
     monkeypatch.setattr(lab, "run_probe", probed)
+    monkeypatch.setattr(lab, "rate_advice", lambda *_: "make cluster-up RATE=4gbit")
     bring_up(SPEC)
     assert len(tried) == 3
 

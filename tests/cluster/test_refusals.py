@@ -4,8 +4,9 @@ import pytest
 
 from cluster.batch import batch_error, missing_qdisc
 from cluster.errors import CommandFailed, HostError, MissingQdisc, NamespacesRefused
-from cluster.refusals import APPARMOR, CLONE, MAX_NAMESPACES, explain_refusal
+from cluster.refusals import APPARMOR, CLONE, LIMITS, MAX_NAMESPACES, explain_refusal
 
+FULL = "unshare: unshare failed: No space left on device"
 SEEN = "ip link add: Operation not permitted"
 
 
@@ -14,7 +15,6 @@ SEEN = "ip link add: Operation not permitted"
     [
         ({APPARMOR: "1"}, "this Ubuntu does not let", f"sudo sysctl -w {APPARMOR}=0"),
         ({CLONE: "0", APPARMOR: "0"}, "this kernel does not let", f"sudo sysctl -w {CLONE}=1"),
-        ({MAX_NAMESPACES: "0"}, "this machine does not let", f"sudo sysctl -w {MAX_NAMESPACES}="),
         ({}, "this machine does not let", "make cluster-up PRIVILEGE=sudo"),
     ],
 )
@@ -31,6 +31,29 @@ def test_names_the_setting_and_its_switch(
     assert error.rule is not None and "yours are not touched" in error.rule
     assert error.fix[0].startswith(fix)
     assert any("PRIVILEGE=sudo" in line and "runs as mei" in line for line in error.fix)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_names_the_limit_that_is_reached_for_which_sudo_is_no_way_out(name: str) -> None:
+    """The kernel counts root's namespaces too, so that PRIVILEGE=sudo would fail as well."""
+    many = dict.fromkeys(LIMITS, "10000")
+    error = explain_refusal(FULL, "mei", False, {**many, name: "0", APPARMOR: "1"})
+    assert error.fix == (f"sudo sysctl -w {name}=10000     until the next reboot",)
+    assert error.seen is not None and error.seen.endswith(f"{name} = 0")
+    error = explain_refusal(FULL, "mei", False, {**many, name: "9"})
+    assert error.seen is not None and error.seen.endswith(f"{name} = 9")
+
+
+def test_a_limit_holds_root_too_but_for_users_namespaces() -> None:
+    error = explain_refusal(FULL, "root", True, {"user.max_net_namespaces": "0"})
+    assert error.fix == ("sysctl -w user.max_net_namespaces=10000     until the next reboot",)
+    error = explain_refusal(SEEN, "root", True, {MAX_NAMESPACES: "0"})
+    assert "container" in error.message
+
+
+def test_a_limit_that_is_not_reached_is_not_blamed() -> None:
+    error = explain_refusal(SEEN, "mei", False, dict.fromkeys(LIMITS, "9"))
+    assert error.seen is not None and "user.max" not in error.seen
 
 
 def test_other_backends_are_offered_last() -> None:

@@ -8,6 +8,7 @@ from cluster.errors import ShapingError
 from cluster.shaping import (
     Side,
     burst_bytes,
+    held_rate,
     qdisc_commands,
     queue_bytes,
     read_command,
@@ -106,6 +107,40 @@ def test_a_change_of_kind_removes_what_was_there() -> None:
     assert commands(links(), Side.OUT, [TBF]) == [removal]
     assert commands(links(rate="1gbit", delay="1ms"), Side.OUT, [TBF])[0] == removal
     assert commands(links(), Side.OUT, [FREE]) == []
+
+
+def test_what_holds_already_is_not_touched() -> None:
+    assert commands(links(rate="200mbit"), Side.OUT, [TBF]) == []
+    assert commands(links(), Side.OUT, []) == []
+    other = {**TBF, "options": {**TBF["options"], "limit": 1000}}  # type: ignore[dict-item]
+    assert len(commands(links(rate="200mbit"), Side.OUT, [other])) == 1
+
+
+NETEM = {"kind": "netem", "handle": "1:", "root": True, "options": {"limit": 1000}}
+BELOW = {**TBF, "handle": "10:", "parent": "1:1", "root": False}
+
+
+def test_a_delay_stays_while_the_rate_below_it_comes_and_goes() -> None:
+    """Only the limit is taken away: the packets under way keep their delay."""
+    changed = commands(links(rate="50mbit", delay="10ms"), Side.OUT, [NETEM, BELOW])
+    assert [command.partition(" handle ")[0] for command in changed] == [
+        "tc -n node0 qdisc replace dev fab0 root",
+        "tc -n node0 qdisc replace dev fab0 parent 1:1",
+    ]
+    freed = commands(links(delay="10ms"), Side.OUT, [NETEM, BELOW])
+    assert freed[0] == "tc -n node0 qdisc del dev fab0 parent 1:1"
+    assert freed[1].startswith("tc -n node0 qdisc replace dev fab0 root handle 1: netem")
+    assert len(freed) == 2
+    limited = commands(links(rate="50mbit", delay="10ms"), Side.OUT, [NETEM])
+    assert not any(" del " in command for command in limited)
+
+
+@pytest.mark.parametrize(
+    ("held", "rate"),
+    [([TBF], 200_000_000), ([NETEM, BELOW], 200_000_000), ([FREE], None), ([], None)],
+)
+def test_the_rate_that_is_held(held: list[dict[str, Any]], rate: int | None) -> None:
+    assert held_rate(held) == rate
 
 
 def test_reads_back_raw() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ClusterError, SpecError
+from cluster.errors import ClusterError, SpecError, UnitError
 from cluster.spec import ClusterSpec, LinkSpec, catalog_names, load_cluster, payload_ceiling
 
 FULL = """
@@ -39,7 +39,7 @@ def test_the_catalog_says_what_its_names_say(name: str, nodes: int, ranks: int) 
 
 
 def test_catalog_is_listed() -> None:
-    assert catalog_names() == ("2x2", "2x4", "4x1", "4x2")
+    assert catalog_names() == ("2x2", "2x4", "4x1", "4x2", "slow-node")
 
 
 def test_reads_a_full_file_and_applies_overrides(tmp_path: Path) -> None:
@@ -195,5 +195,77 @@ def test_what_needs_netem() -> None:
 def test_describes_itself(tmp_path: Path) -> None:
     assert load_cluster("2x2").describe() == "2x2: 2 nodes x 2 ranks, 200mbit"
     text = load_cluster(written(tmp_path, FULL)).describe()
-    for part in ("3 nodes x 2 ranks", "delay 10ms", "loss 0.1%", "node1 differs", "1gbit"):
+    for part in ("3 nodes x 2 ranks", "delay 10ms", "loss 0.1%", "node1 50mbit", "1gbit"):
         assert part in text
+    assert "node2 inside unlimited" in text
+    delayed = ClusterSpec.from_dict(
+        {**load_cluster("2x2").to_dict(), "overrides": {"node0": {"inter_node": {"mtu": 9000}}}}
+    )
+    assert delayed.describe() == "2x2: 2 nodes x 2 ranks, 200mbit, node0 differs"
+
+
+def rates_of(spec: ClusterSpec) -> list[tuple[int | None, int | None]]:
+    """Each node's rate and inside, in Mbit/s."""
+    links = [spec.links_of(name) for name in spec.node_names]
+    rates = [(it.inter_node.rate_bits_per_s, it.intra_node.rate_bits_per_s) for it in links]
+    return [
+        (rate and rate // 10**6, inside and inside // 10**6)  # None stays None
+        for rate, inside in rates
+    ]
+
+
+def test_the_catalog_has_a_cluster_with_a_slow_node() -> None:
+    slow = load_cluster("slow-node")
+    assert rates_of(slow) == [(200, None), (50, None)]
+    assert slow.describe() == "slow-node: 2 nodes x 2 ranks, 200mbit, node1 50mbit"
+    assert rates_of(load_cluster("slow-node", "100mbit")) == [(100, None), (50, None)]
+
+
+BOTH = {"inter_node": "10mbit", "intra_node": "1gbit"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "node", "rates", "expected"),
+    [
+        ("2x2", "all", {"inter_node": "50mbit"}, [(50, None), (50, None)]),
+        ("2x2", "node1", {"inter_node": "6.25MB/s"}, [(200, None), (50, None)]),
+        ("2x2", "node0", {"intra_node": "1gbit"}, [(200, 1000), (200, None)]),
+        ("2x2", "all", BOTH, [(10, 1000), (10, 1000)]),
+        ("2x2", "node1", {"inter_node": "unlimited"}, [(200, None), (None, None)]),
+        ("slow-node", "all", {"inter_node": "30mbit"}, [(30, None), (30, None)]),
+        ("slow-node", "all", {"intra_node": "1gbit"}, [(200, 1000), (50, 1000)]),
+        ("slow-node", "node1", {"inter_node": "200mbit"}, [(200, None), (200, None)]),
+        ("slow-node", "node0", {"inter_node": "50mbit"}, [(50, None), (50, None)]),
+        ("4x1", "node2", {"inter_node": "1mbit"}, [(200, None)] * 2 + [(1, None), (200, None)]),
+    ],
+)
+def test_other_rates_for_one_node_or_all(
+    cluster: str, node: str, rates: dict[str, str], expected: list[tuple[int | None, int | None]]
+) -> None:
+    before = load_cluster(cluster)
+    plain = before.to_dict()
+    after = before.with_rates(node, rates)
+    assert rates_of(after) == expected
+    assert before.to_dict() == plain
+    assert ClusterSpec.from_dict(after.to_dict()) == after
+    assert {after.links_of(name).inter_node.mtu for name in after.node_names} == {1500}
+
+
+def test_a_node_that_is_set_to_the_usual_rate_is_no_exception_any_more() -> None:
+    again = load_cluster("slow-node").with_rates("node1", {"inter_node": "0.2gbit"})
+    assert again.overrides == {}
+    assert again.describe() == "slow-node: 2 nodes x 2 ranks, 200mbit"
+    kept = load_cluster("2x2").with_rates("node1", BOTH).with_rates("all", {"inter_node": "5mbit"})
+    assert kept.to_dict()["overrides"] == {"node1": {"intra_node": {"rate": "1gbit"}}}
+
+
+@pytest.mark.parametrize("node", ["node2", "nod1", "", "node01"])
+def test_rates_for_a_node_that_is_not_there_are_refused(node: str) -> None:
+    with pytest.raises(UnitError, match="there is no node") as caught:
+        load_cluster("2x2").with_rates(node, {"inter_node": "50mbit"})
+    assert caught.value.rule == "this cluster has node0 to node1"
+
+
+def test_rates_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UnitError, match="could be bits or bytes"):
+        load_cluster("2x2").with_rates("all", {"inter_node": "50mbps"})

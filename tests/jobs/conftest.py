@@ -77,6 +77,12 @@ class LocalNodes:
     def shape(self, node: Node, links: LinksSpec) -> None:
         raise NotImplementedError
 
+    def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def limits(self, node: Node) -> Mapping[str, int | None]:
+        raise NotImplementedError
+
     def down(self) -> None:
         raise NotImplementedError
 

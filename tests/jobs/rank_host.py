@@ -2,7 +2,8 @@
 
 A test sends a line of JSON, a list with the argument of each rank, and reads a line back: for each
 rank its exit status, what it told its launcher, and its log. Ranks end when the host does. An
-argument may carry test_file_limit_bytes: that rank's disk is full after so much.
+argument may carry test_file_limit_bytes: that rank's disk is full after so much. One that holds a
+rank's argument under "rank" is of several jobs that take turns.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    from jobs.rounds.rank import main as turns_main
     from jobs.worker import main as rank_main
 
     def rank(argument: dict[str, Any], folder: Path) -> int:
@@ -32,13 +34,13 @@ def main() -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ["DDPLAB_EVENTS_FD"] = str(events)
-        os.environ["DDPLAB_NODE"] = str(argument.get("node_name"))
+        os.environ["DDPLAB_NODE"] = str(who(argument).get("node_name"))
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if limit_bytes := argument.pop("test_file_limit_bytes", None):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         try:
-            rank_main(argument)
+            (rank_main if who(argument) is argument else turns_main)(argument)
         except SystemExit as exc:
             return int(exc.code or 0)
         except BaseException:
@@ -60,8 +62,9 @@ def run(
 ) -> list[dict[str, Any]]:
     pids, folders = [], []
     for index, argument in enumerate(arguments):
-        argument["master_port"] = listener.getsockname()[1]
-        argument["listen_fd"] = listener.fileno() if argument.get("rank") == 0 else None
+        told = who(argument)
+        told["master_port"] = listener.getsockname()[1]
+        told["listen_fd"] = listener.fileno() if told.get("rank") == 0 else None
         folders.append(folder / str(index))
         folders[-1].mkdir()
         pids.append(os.fork())
@@ -75,6 +78,12 @@ def run(
         }
         for pid, path in zip(pids, folders, strict=True)
     ]
+
+
+def who(argument: dict[str, Any]) -> dict[str, Any]:
+    """The part of it that says which rank this is."""
+    inner = argument.get("rank")
+    return inner if isinstance(inner, dict) else argument
 
 
 def read(path: Path) -> str:

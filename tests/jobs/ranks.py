@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jobs.records import RankRecords, read_records, records_path
-from jobs.spec import load_job
+from jobs.spec import catalog, load_job
 
 ROOT = Path(__file__).parents[2]
+TINY_GPT = ("model.layers=2", "model.width=32", "model.heads=2", "model.context=16")
 TINY = (
-    "model.layers=2",
-    "model.width=32",
-    "model.heads=2",
-    "model.context=16",
     "data.batch_size=2",
     "train.steps=4",
     "train.warmup_steps=1",
@@ -59,6 +56,8 @@ def arguments(
     run_dir: Path, job: str, *sets: str, node_of: tuple[int, ...] = (0, 1)
 ) -> list[dict[str, Any]]:
     run_dir.mkdir(exist_ok=True)
+    if job in catalog() and load_job(job).model.kind == "byte-gpt":
+        sets = (*TINY_GPT, *sets)
     rate = {"out_bytes_per_s": 1e7, "in_bytes_per_s": 1e7, "intra_bytes_per_s": 1e8}
     return [
         {

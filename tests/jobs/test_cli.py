@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cluster.lab
+from cluster.errors import NoLab
 from jobs.report import terminal
 from jobs.verbs import VERBS
 from tests.jobs.command import call, valid
@@ -76,7 +77,7 @@ SHELL = f"PYTHONPATH={ROOT} {sys.executable} -P -m jobs.cli"
     [
         (f"{SHELL} runs >&-", 0, ""),
         (f"{SHELL} runs <&- >&- 2>&-", 0, ""),
-        (f"{SHELL} status >&- 2>&-", 1, ""),
+        (f"{SHELL} status --lab nowhere >&- 2>&-", 1, ""),
         (f"{SHELL} runs >/dev/full", 1, "standard output: No space left"),
         (f"{SHELL} runs --json >/dev/full", 1, "standard output: No space left"),
         (f"mkdir gone; cd gone; rmdir ../gone; {SHELL} runs", 2, "the folder you are in is gone"),
@@ -105,9 +106,50 @@ def test_an_impatient_second_ctrl_c_changes_nothing(
 
     monkeypatch.setattr(cluster.lab, "open_lab", twice)
     monkeypatch.setattr(terminal, "show", interrupted)
-    code, _, err = call(capsys, "status")
+    code, _, err = call(capsys, "probe")
     assert (code, err.strip()) == (130, "ddplab: stopped by you")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_stop_signal_ends_a_verb_in_order_and_in_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
+    ended = []
+
+    def stopped(_name: str) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:  # what is put in order then is not disturbed by further ones
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.append("in order")
+
+    monkeypatch.setattr(cluster.lab, "open_lab", stopped)
+    code, out, err = call(capsys, "run", "hier")
+    who = "you" if name == "SIGINT" else name
+    assert (code, out, err.strip()) == (130, "", f"ddplab: stopped by {who}")
+    assert ended == ["in order"]
+    assert signal.getsignal(number) == before
+    code, out, _ = call(capsys, "run", "hier", "--json")
+    assert (code, valid(out, "error")["error"]["kind"]) == (130, "stopped")
+
+
+def test_a_stop_signal_that_is_ignored_stays_ignored(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hung_up(_name: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise NoLab("this far")
+
+    monkeypatch.setattr(cluster.lab, "open_lab", hung_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        assert call(capsys, "run", "hier") == (1, "", "ddplab: this far\n")
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -160,7 +202,7 @@ def test_a_rate_the_lab_does_not_have_is_refused(capsys: pytest.CaptureFixture[s
     code, _, err = call(capsys, "run", "hier", "--rate", "50mbit")
     assert code == 1
     assert 'ddplab: RATE=50mbit, but lab "default" runs at 200mbit.' in err
-    assert "make cluster-up RATE=50mbit" in err
+    assert "make link NODE=all RATE=50mbit && make run JOB=hier" in " ".join(err.split())
     assert not Path("runs").exists()
 
 
@@ -176,7 +218,7 @@ def test_a_rate_the_lab_does_not_have_is_refused(capsys: pytest.CaptureFixture[s
         (["runs-clean"], "usage", "ddplab runs-clean --help"),
         (["runs-clean", "--keep", "-2"], "bad_records", "KEEP=10"),
         (["run", "hier"], "no_lab", "make cluster-up"),
-        (["status"], "no_lab", "make cluster-up"),
+        (["status", "--lab", "mine"], "no_lab", "make cluster-up LAB=mine"),
         (["probe"], "no_lab", "make cluster-up"),
         (["down"], "no_lab", "make cluster-up"),
     ],

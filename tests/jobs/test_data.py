@@ -1,4 +1,5 @@
 import hashlib
+import io
 import os
 from itertools import chain
 from pathlib import Path
@@ -138,11 +139,11 @@ def test_a_pipe_is_no_data(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_path: Path) -> bytes:
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "x").write_bytes(b"text")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError) as caught:
         load_text(str(tmp_path))
     assert_three_parts(caught.value, f"{tmp_path}/x: Permission denied")
@@ -167,3 +168,94 @@ def test_too_short_data_says_how_much_is_needed(tmp_path: Path) -> None:
     assert_three_parts(caught.value, "64 bytes, 15 windows")
     assert "at least 65 bytes" in str(caught.value)
     check_enough(Windows(bytes(65), CONTEXT), text, samples_per_step=16, context=CONTEXT)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        yield from inside(path)
+
+    inside = Path.iterdir
+    (tmp_path / "open" / "closed").mkdir(parents=True)
+    (tmp_path / "open" / "x").write_bytes(b"text")
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for path in (tmp_path / "open", tmp_path / "open" / "closed"):
+        with pytest.raises(DataError) as caught:
+            load_text(str(path))
+        assert_three_parts(caught.value, f"{tmp_path}/open/closed: Permission denied")
+
+
+def test_links_to_files_are_followed_and_links_to_folders_are_not(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    outside.mkdir()
+    (outside / "x").write_bytes(b"linked")
+    (folder / "a").write_bytes(b"own")
+    (folder / "b").symlink_to(outside / "x")
+    (folder / "c").symlink_to(outside)
+    (folder / "d").symlink_to(folder)  # round and round
+    assert load_text(str(folder)).content == b"ownlinked"
+    assert load_text(str(folder / "c")).content == b"linked"  # named on purpose
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("link", "Too many levels of symbolic links"), ("gone", "a link to something that is not")],
+)
+def test_links_that_lead_nowhere_are_named(
+    tmp_path: Path, target: str, told: str, named: bool
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(DataError) as caught:
+        load_text(str(tmp_path / "link" if named else tmp_path))
+    assert_three_parts(caught.value, f"{tmp_path}/link: {told}")
+
+
+def test_a_file_without_a_size_is_read_no_further_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those below /proc: 0 bytes long, until they are read."""
+
+    class Endless(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            assert size == 101
+            return bytes(size)
+
+    monkeypatch.setattr(data, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(Path, "open", lambda *_: Endless())
+    assert Path("/proc/self/status").stat().st_size == 0
+    with pytest.raises(DataError, match="more than 0 MiB"):
+        load_text("/proc/self/status")
+
+
+def test_a_folder_is_not_walked_to_its_end_once_it_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "z").mkdir()
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "z" / "bad").symlink_to(tmp_path / "gone")  # never reached
+    monkeypatch.setattr(data, "MAX_TEXT_FILES", 2)
+    with pytest.raises(DataError, match="more than 2 files"):
+        load_text(str(tmp_path))
+
+
+def test_names_that_are_no_text_can_be_read_and_told(tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    Path(name).write_bytes(b"caf\xe9")
+    assert load_text(name).source == f"{tmp_path}/caf\\xe9"
+    assert load_text(str(tmp_path)).content == b"caf\xe9"
+    with pytest.raises(DataError) as caught:
+        load_text(name + "x")
+    assert_three_parts(caught.value, f"{tmp_path}/caf\\xe9x: not found")
+
+
+def test_a_text_that_was_read_is_held_once() -> None:
+    content = bytearray(b"abcdefgh")
+    held = Windows(content, CONTEXT)
+    content[0] = ord("z")
+    assert held[0][0] == ord("z")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jobs import pace
-from jobs.pace import Pace
+from jobs.pace import Pace, on_gradient
 
 MS = 1_000_000
 FLOOR_MS = 100
@@ -174,3 +174,79 @@ def test_leaving_removes_every_hook(clock: Clock) -> None:
         pass
     assert run(model, clock)[:2] == (12, 20)
     assert clock.slept_ns == 0
+
+
+class Whole(nn.Module):
+    """One that takes whole numbers and returns several things, in layers that nobody knows of."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.layer = Layer(clock, 3, 5)
+
+    def forward(self) -> dict[str, list[Tensor]]:
+        x = self.layer(torch.ones(3))
+        return {"outputs": [x, x * 2, torch.ones(1)]}
+
+
+def passes(model: Whole, clock: Clock) -> tuple[int, int]:
+    start = clock.now_ns
+    outputs = model()["outputs"]
+    between = clock.now_ns
+    sum(output.sum() for output in outputs).backward()
+    return (between - start) // MS, (clock.now_ns - between) // MS
+
+
+def test_a_model_without_layers_is_paced_as_a_whole(clock: Clock) -> None:
+    model = Whole(clock)
+    with Pace(model, [model], FLOOR_MS / 1e3, 2 * FLOOR_MS / 1e3):
+        first = passes(model, clock)
+        assert passes(model, clock) == passes(model, clock) == (FLOOR_MS, 2 * FLOOR_MS)
+    assert first[0] >= FLOOR_MS and first[1] >= 2 * FLOOR_MS
+    assert passes(model, clock) == (3, 5)
+
+
+def test_a_layer_whose_input_has_no_gradient_still_ends_in_time(clock: Clock) -> None:
+    class Plain(Model):
+        def forward(self) -> Tensor:
+            x = torch.ones(3)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Plain(Layer(clock, 3, 5), Layer(clock, 3, 5))
+    with paced(model):
+        run(model, clock)
+        forward_ms, backward_ms, ready_ms = run(model, clock)
+    assert (forward_ms, backward_ms) == (FLOOR_MS, 2 * FLOOR_MS)
+    assert ready_ms == [100, 200]
+
+
+def test_layers_may_return_several_things(clock: Clock) -> None:
+    class Pair(Layer):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(x), x
+
+    class Pairs(Model):
+        def forward(self) -> Tensor:
+            x = self.embedding * 1.0
+            for layer in self.layers:
+                x, _ = layer(x)
+            return x
+
+    model = Pairs(Pair(clock, 3, 5), Pair(clock, 3, 5))
+    with paced(model):
+        run(model, clock)
+        assert run(model, clock) == (FLOOR_MS, 2 * FLOOR_MS, [100, 200])
+
+
+def test_a_gradient_is_told_once_in_each_backward() -> None:
+    told: list[int] = []
+    x = torch.ones(2, requires_grad=True)
+    outputs = {"a": x * 2, "b": (x * 3, "word", torch.ones(1))}
+    assert on_gradient(outputs, lambda: told.append(1))
+    total = outputs["a"].sum() + outputs["b"][0].sum()
+    total.backward(retain_graph=True)
+    assert told == [1]
+    total.backward()
+    assert told == [1, 1]
+    assert not on_gradient([torch.ones(1), None], lambda: told.append(1))

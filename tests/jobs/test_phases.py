@@ -126,6 +126,16 @@ def test_nic_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nic.total() == (75, 13)
 
 
+def test_what_others_sent_is_in_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter(["100", "7", "130", "9", "930", "709", "950", "710", "960", "720"])
+    monkeypatch.setattr(Path, "read_text", lambda _path: next(readings))
+    nic = NicCounters("eth0")
+    assert nic.since_last() == (30, 2)
+    nic.leave_out()
+    assert nic.since_last() == (20, 1)
+    assert nic.total() == (60, 13)
+
+
 def test_the_loopback_of_this_machine_is_counted() -> None:
     sent, received = NicCounters("lo").total()
     assert sent >= 0

@@ -14,11 +14,11 @@ from jobs.report.lab_screens import (
     coming_up,
     down_line,
     links_table,
-    rate_words,
     ready_lines,
     status_screen,
     step_line,
 )
+from jobs.report.lab_words import rate_words
 from jobs.report.runs_table import runs_table
 from jobs.report.table import Column, table
 from jobs.report.text import (

@@ -17,6 +17,7 @@ from jobs.report.run_screen import closing_screen
 from jobs.report.text import plain
 from jobs.runfolder import RunFolder
 from jobs.summary import summarize
+from tests.jobs.compare_samples import compared, prediction_of
 from tests.jobs.samples import NODES, flat, run_json, text_of, typical_ranks
 
 WIDTHS = (80, 100, 120)
@@ -183,3 +184,31 @@ def test_the_clock_runs_while_the_ranks_start(capsys: Any) -> None:
     live.tick(time.monotonic() + 7.0)
     live.end()
     assert "7.0 s   importing torch" in capsys.readouterr().out
+
+
+def offered(width: int, step_ms: float, prediction: dict[str, Any] | None, **run: Any) -> str:
+    """What the closing screen of a ring at 200 Mbit/s offers next; 70 ms are computing."""
+    each = compared("ring", (step_ms,) * 3, group=None, prediction=prediction, run=run)
+    lines = closing_screen(each.run, each.figures, each.summary, prediction, 900_000, width)
+    return text_of(lines, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_faster_link_is_offered_with_what_it_would_bring(width: int) -> None:
+    """Two buckets of 1 MB, the second ready 10 ms before the end of backward, at 125 MB/s.
+
+    A ring of 4 sends 1.5 MB over the link for each: 6 stages of 0.25 MB, 2 ms and 0.5 ms more each.
+    So each takes 15 ms; the first one is over at 25 ms, the second one from 30 to 45: 5 exposed.
+    """
+    found = offered(width, 150, prediction_of())
+    assert re.search(r"make link NODE=all RATE=1gbit +.*predicted step: 75\.0 ms", found)
+    assert ("a faster link" in found) == (width >= 100)
+
+
+def test_a_faster_link_is_not_offered_where_it_brings_nothing_or_nobody_knows() -> None:
+    assert "make link" not in offered(100, 76, prediction_of())
+    assert "make link" not in offered(100, 150, None)
+    assert "make link" not in offered(100, 150, prediction_of(rate=None))
+    change = {"t_ns": 0, "settled_ns": 0, "wall_ns": 1, "node": "node1", "direction": "out"}
+    changed = [{**change, "configured_bits_per_second": 50_000_000}]
+    assert "make link" not in offered(100, 150, prediction_of(), link_changes=changed)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -92,6 +93,52 @@ def test_a_killed_launcher_leaves_no_running_run(tmp_path: Path) -> None:
     while RunFolder(tmp_path / "run").is_running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert names(clean_runs(tmp_path, keep=0)) == ["run"]
+
+
+MAKE = """
+import os, signal, sys; from pathlib import Path; import jobs.runfolder as ours
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+setattr(ours, sys.argv[2], die)
+with ours.create_run(Path(sys.argv[1]), "run", lambda run_id: {"run_id": run_id}): pass
+"""
+CLEAN = """
+import os, shutil, signal, sys; from pathlib import Path; import jobs.runfolder as ours
+shutil.rmtree = lambda path: (next(path.glob("run.json")).unlink(), os.kill(os.getpid(), 9))
+ours.clean_runs(Path(sys.argv[1]), 0)
+"""
+
+
+@pytest.mark.parametrize("script", ["_aside", "replace_file", "_renamed", "point_latest", "clean"])
+def test_who_is_killed_leaves_a_whole_run_or_none_and_later_nothing(
+    tmp_path: Path, script: str
+) -> None:
+    if script == "clean":
+        make(tmp_path, "run")
+    code = CLEAN if script == "clean" else MAKE
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), script], cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == -9
+    whole = names(list_runs(tmp_path))
+    assert whole == (["run"] if script == "point_latest" else [])
+    visible = [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    assert visible == (["latest"] if script == "clean" else whole)
+    for aside in tmp_path.glob(".new-*"):
+        os.utime(aside, (0, 0))
+    assert names(clean_runs(tmp_path, keep=0)) == whole
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_are_making_is_left_to_them(tmp_path: Path) -> None:
+    with create_run(tmp_path, "run", lambda run_id: {"run_id": run_id}) as run:
+        aside = run.path.rename(tmp_path / ".new-1-abcd")
+        os.utime(aside, (0, 0))
+        make(tmp_path, "other")
+        assert aside.is_dir()  # somebody holds it
+        aside.rename(run.path)
+    (tmp_path / ".new-2-abcd").mkdir()
+    make(tmp_path, "third")
+    assert (tmp_path / ".new-2-abcd").is_dir()  # it is younger than a minute
 
 
 def test_cleaning_keeps_the_last_runs_by_time_not_by_name(tmp_path: Path) -> None:

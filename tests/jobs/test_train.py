@@ -17,11 +17,13 @@ from ddp.parallel import DistributedDataParallel
 from jobs.data import Batches, Windows
 from jobs.events import Events
 from jobs.models import build_model, next_byte_loss
-from jobs.spec import ModelSpec, TrainSpec
-from jobs.train import Trainer, baseline_block, build_optimizer
+from jobs.modelspec import ByteGptSpec
+from jobs.optimizers import build_optimizer
+from jobs.spec import TrainSpec
+from jobs.train import Trainer, baseline_block
 from jobs.worker import RankRun
 
-MODEL = ModelSpec(layers=1, width=8, heads=2, context=8)
+MODEL = ByteGptSpec(layers=1, width=8, heads=2, context=8)
 SPEC = TrainSpec(lr=0.01)
 BATCH_SIZE = 2
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 40
@@ -43,7 +45,7 @@ def batches() -> Batches:
 
 @contextmanager
 def training(spec: TrainSpec, model: nn.Module | None = None) -> Iterator[Trainer]:
-    ddp = DistributedDataParallel(model or build_model(MODEL, seed=0), timeout_s=5)
+    ddp = DistributedDataParallel(model or build_model(MODEL, seed=0).module, timeout_s=5)
     optimizer = build_optimizer(spec, ddp.module)
     try:
         yield Trainer(ddp, optimizer, batches(), spec, BATCH_SIZE, nic=None)
@@ -64,7 +66,7 @@ def trained_by(spec: TrainSpec, num_steps: int) -> list[Tensor]:
 
 def trained_plainly(spec: TrainSpec, num_steps: int) -> list[Tensor]:
     """The same, without anything of ours but model and data."""
-    model, data = build_model(MODEL, seed=0), batches()
+    model, data = build_model(MODEL, seed=0).module, batches()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=spec.lr)
     if spec.optimizer == "adamw":
         optimizer = torch.optim.AdamW(model.parameters(), lr=spec.lr, fused=True)
@@ -105,7 +107,7 @@ def test_what_a_step_records() -> None:
         trainer.step(0)
         measured = trainer.step(1)
     record = measured.record
-    expected = build_model(MODEL, seed=0), batches()
+    expected = build_model(MODEL, seed=0).module, batches()
     assert record.step == 1
     assert record.samples == 2 * BATCH_SIZE
     assert record.loss is not None
@@ -123,7 +125,7 @@ def test_what_a_step_records() -> None:
 def test_the_loss_of_a_step_is_the_mean_over_its_micro_steps() -> None:
     with training(SPEC.model_copy(update={"accumulate": 2})) as trainer:
         loss = trainer.step(0).record.loss
-    model, data = build_model(MODEL, seed=0), batches()
+    model, data = build_model(MODEL, seed=0).module, batches()
     micro = [
         next_byte_loss(model(inputs), targets).item()
         for inputs, targets in (data.next(), data.next())
@@ -143,7 +145,7 @@ class Noisy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = build_model(MODEL, seed=0)
+        self.inner = build_model(MODEL, seed=0).module
         self.register_buffer("seen", torch.zeros(()))
         self.register_buffer("never_saved", torch.zeros(3), persistent=False)
 

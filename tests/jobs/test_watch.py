@@ -119,6 +119,40 @@ def test_a_rank_that_was_stopped_is_the_cause_once_others_waited_in_vain() -> No
     assert cause.seen == "rank 0 (node0): rank 1 sent nothing for 5 s"
 
 
+def test_a_stopped_rank_is_not_waited_for_any_longer_than_peers_do() -> None:
+    """Also at the rendezvous, where its peers may be stuck in a call that has no end."""
+    watch = watch_of()
+    watch.take(1, {"event": "stopped", "rank": 1}, 1.0)
+    assert not watch.ended(10.9)
+    watch.slept(2.0)
+    assert not watch.ended(12.9)
+    assert watch.wait_s(12.9) == pytest.approx(0.1)
+    assert watch.ended(13.0)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message.startswith("rank 1 (node1) was stopped by a signal (SIGSTOP)")
+
+
+def test_a_stopped_agent_is_the_cause_of_what_its_ranks_do_not_say() -> None:
+    watch = watch_of()
+    for rank in (0, 1):
+        watch.take(rank, phase(rank, "train", 1), 1.0)
+    watch.take(1, {"event": "stopped"}, 1.5)
+    watch.take(0, phase(0, "train", 2), 9.0)
+    assert not watch.ended(11.4)
+    assert watch.ended(11.5)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message == "the agent of node1 (ranks 1) was stopped by a signal (SIGSTOP)"
+
+
+def test_an_agent_that_goes_on_is_no_cause() -> None:
+    watch = watch_of()
+    watch.take(1, {"event": "stopped"}, 1.5)
+    watch.take(1, {"event": "continued"}, 2.0)
+    assert not watch.ended(20.0)
+
+
 def test_a_rank_that_gets_on_does_not_hide_one_that_does_not() -> None:
     watch = watch_of()
     for rank in (0, 1):
@@ -152,3 +186,36 @@ def test_the_end_of_the_lab_outranks_what_followed_from_it() -> None:
     cause = watch.cause()
     assert cause is not None
     assert "rank 1" in cause.message
+
+
+def test_where_jobs_take_turns_a_rank_has_finished_when_all_have() -> None:
+    names = [f"node{k}" for k in range(2)]
+    watch = Watch(
+        node_of=[0, 1], node_names=names, timeout_s=5.0, started_s=0.0, job_names=["ring", "hier"]
+    )
+    for rank in (0, 1):
+        watch.take(rank, message(rank, kind="finished", job=0), 1.0)
+    watch.take(0, message(0, kind="finished", job=1), 1.1)
+    for rank in (0, 1):
+        watch.take(rank, {"event": "exit", "rank": rank, "status": 0, "signal": None}, 1.2)
+        watch.take(rank, {"event": "done"}, 1.3)
+    assert watch.ended(1.4)
+    cause = watch.cause()
+    assert cause is not None
+    assert cause.message.startswith("rank 1 (node1) ended without finishing")
+
+
+def test_where_jobs_take_turns_each_has_its_own_progress() -> None:
+    progress = Progress(1, 0.0, ["ring", "hier"])
+
+    def report(job: int, done: int, loss: float, now_s: float) -> Any:
+        data = {"job": job, "phase": "train", "done": done, "total": 4, "loss": loss}
+        return progress.take(0, {**data, "step_s": 0.1}, now_s)
+
+    first = report(0, 1, 4.0, 1.0)
+    other = report(1, 1, 5.0, 3.0)
+    assert (first.job, first.elapsed_s, first.first_loss) == (0, 1.0, 4.0)
+    assert (other.job, other.elapsed_s, other.first_loss) == (1, 2.0, 5.0)
+    again = report(0, 2, 3.9, 3.5)
+    assert (again.elapsed_s, again.first_loss, again.loss) == (1.5, 4.0, 3.9)
+    assert progress.place(0) == "after train step 2 of ring"

@@ -92,7 +92,8 @@ def test_the_launcher_hears_of_every_phase(ring: Finished) -> None:
         assert [event["step_s"] for event in trained] == [record.step_s for record in rank.steps]
         assert rank.end is not None
         sha256 = rank.end["params_sha256"]
-        assert finished == {"kind": "finished", "params_sha256": sha256, "steps": 4}
+        told = {"kind": "finished", "job": 0, "params_sha256": sha256, "steps": 4}
+        assert finished == told
 
 
 def test_the_prediction_is_made_of_what_was_measured_before(ring: Finished) -> None:

@@ -32,10 +32,14 @@ class TestLab:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "XDG_RUNTIME_DIR": str(self.home / "state"), "PYTHONPATH": str(ROOT)}
 
+    def argv(self, *words: str) -> list[str]:
+        """How the command is called."""
+        return [sys.executable, "-m", "jobs.cli", *words]
+
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """The command as a process of its own session, so that a test can kill it alone."""
         return subprocess.Popen(
-            [sys.executable, "-m", "jobs.cli", *words],
+            self.argv(*words),
             cwd=self.home,
             env=self.environment(),
             stdin=subprocess.DEVNULL,

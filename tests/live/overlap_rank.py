@@ -19,11 +19,12 @@ from ddp import DistributedDataParallel, Fabric
 from jobs.argument import RankArgument
 from jobs.data import Batches, Windows, load_data
 from jobs.models import build_model
+from jobs.optimizers import build_optimizer
 from jobs.pace import Pace
 from jobs.phases import NicCounters
 from jobs.records import RecordWriter
 from jobs.rendezvous import rendezvous
-from jobs.train import Trainer, build_optimizer
+from jobs.train import Trainer
 
 VARIANTS = ("overlap", "after")
 
@@ -67,7 +68,8 @@ def _variant(told: RankArgument, name: str) -> Iterator[Variant]:
     assert pace is not None
     folder = Path(told.run_dir) / name
     folder.mkdir(exist_ok=True)
-    model = build_model(job.model, job.train.seed)
+    built = build_model(job.model, job.train.seed)
+    model = built.module
     ddp = DistributedDataParallel(
         model,
         algorithm=job.ddp.algorithm,
@@ -81,7 +83,7 @@ def _variant(told: RankArgument, name: str) -> Iterator[Variant]:
     optimizer = build_optimizer(job.train, model)
     trainer = Trainer(ddp, optimizer, batches, job.train, job.data.batch_size, nic=None)
     with (
-        Pace(model, model.layers, pace.forward_ms / 1e3, pace.backward_ms / 1e3),
+        Pace(model, built.layers, pace.forward_ms / 1e3, pace.backward_ms / 1e3),
         RecordWriter(folder, told.rank) as writer,
     ):
         variant = Variant(trainer, writer, NicCounters(told.interface), [])

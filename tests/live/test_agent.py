@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,7 +100,9 @@ def test_the_launchers_end_kills_ranks_and_what_they_started(
     agent.start("stay", {}, {})
     for _ in range(2):
         agent.hear("message")
-    assert len(processes_in(idle)) == 1 + 1 + 2 + 2
+    assert (
+        len(processes_in(idle)) == 1 + 2 + 2 + 2
+    )  # holder, guard and agent, ranks, their children
     if end != "close":
         agent.process.kill()
         agent.process.wait(TIMEOUT_S)
@@ -130,18 +131,25 @@ time.sleep(600)
 """
 
 
-def agents_in(namespace: str) -> list[int]:
-    """Not their ranks, which look the same and are their children."""
+def guards_in(namespace: str) -> list[int]:
+    """Not the agents and ranks, which look the same and are below them."""
     inside = {pid: parent_of(pid) for pid in processes_in(namespace)}
-    agents = []
+    guards = []
     for pid, parent in inside.items():
         if b"cluster.agent" in Path(f"/proc/{pid}/cmdline").read_bytes() and parent not in inside:
-            agents.append(pid)
-    assert len(agents) == 2
-    return agents
+            guards.append(pid)
+    assert len(guards) == 2
+    return guards
 
 
-@pytest.mark.parametrize("agents", ["run", "were stopped"])
+def stop(agents: str, namespace: str) -> None:
+    """Stops the guards, or the agents below them."""
+    for guard in guards_in(namespace) if agents != "run" else []:
+        (agent,) = [pid for pid in processes_in(namespace) if parent_of(pid) == guard]
+        os.kill(guard if agents == "guards stopped" else agent, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("agents", ["run", "guards stopped", "stopped"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_launcher_that_is_killed_takes_its_job_along_and_not_the_lab(
     nodes: NetnsNodes, idle: str, tmp_path: Path, number: signal.Signals, agents: str
@@ -157,11 +165,8 @@ def test_a_launcher_that_is_killed_takes_its_job_along_and_not_the_lab(
         try:
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"up\n"
-            assert len(processes_in(idle)) == 1 + 2 * (1 + 2 + 2)
-            if agents == "were stopped":
-                for pid in agents_in(idle):
-                    os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.1)
+            assert len(processes_in(idle)) == 1 + 2 * (2 + 2 + 2)
+            stop(agents, idle)
             launcher.send_signal(number)
             launcher.wait(TIMEOUT_S)
         finally:

@@ -172,6 +172,25 @@ def test_limits_change_while_running_and_back(nodes: Shapeable) -> None:
     assert limits(nodes, here, here.interface) == ["200Mbit"]
 
 
+def test_a_plan_is_what_would_be_done_and_limits_are_read_back(nodes: Shapeable) -> None:
+    here, there = nodes.list()
+    spec = ClusterSpec.from_dict(SPEC)
+    mbit = 10**6
+    usual = {"out": 200 * mbit, "in": 200 * mbit, "inside": None}
+    assert nodes.limits(here) == usual
+    assert nodes.limits(there) == {"out": 50 * mbit, "in": 50 * mbit, "inside": 1000 * mbit}
+    assert nodes.shape_plan(here, spec.links_of(here.name)) == ()
+    other = spec.with_rates("all", {"inter_node": "30mbit"})
+    planned = nodes.shape_plan(here, other.links_of(here.name))
+    assert len(planned) == 2  # out and in; what is inside stays
+    assert all("30000000bit" in command for command in planned)
+    assert nodes.limits(here) == usual
+    nodes.shape(here, other.links_of(here.name))
+    assert nodes.limits(here) == {"out": 30 * mbit, "in": 30 * mbit, "inside": None}
+    nodes.shape(here, spec.links_of(here.name))
+    assert nodes.limits(here) == usual
+
+
 def test_facts(nodes: Shapeable) -> None:
     for node in nodes.list():
         facts = nodes.facts(node)

@@ -1,175 +1,127 @@
-"""Whatever is killed, and whenever: the job ends, says why, and leaves nothing."""
+"""Whatever is killed, and whenever: what was asked ends, says why, and leaves nothing.
 
-import json
+The cells of `tests.live.kills` that can share a lab and a start, in their order; all others are
+run by hand: `python -m tests.live.kills`.
+"""
+
 import os
-import re
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.live.lab import SMALL, TestLab, lab
+from tests.live.host import host_network
+from tests.live.kills import (
+    COMMANDS,
+    END_S,
+    HUP,
+    INT,
+    KILL,
+    SLEPT_S,
+    SLOW_END_S,
+    STOP,
+    TERM,
+    Cell,
+    Outcome,
+    check,
+    suffer,
+)
+from tests.live.lab import TestLab
+from tests.live.scene import scene, wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
 
-ENDLESS = (*SMALL, "train.steps=100000")
-START_S = 60
-END_S = 5
+COMING_UP = (
+    Cell("up", "up", "command", HUP),
+    Cell("up", "limit", "command", TERM),
+    Cell("up", "probe", "command", KILL),
+    Cell("up", "probe", "group", INT),
+    Cell("up", "probe", "make", KILL),
+    Cell("up", "probe", "holder", TERM),
+    Cell("up", "probe", "probe end", INT),
+)
+ON_A_LAB = (
+    Cell("probe", "probe", "command", TERM),
+    Cell("probe", "probe", "probe client", KILL),
+    Cell("run", "start", "command", HUP),
+    Cell("run", "start", "guard", TERM),
+    Cell("run", "start", "agent", KILL),
+    Cell("run", "start", "make", KILL),
+    Cell("run", "training", "rank 0", KILL),
+    Cell("run", "training", "command", KILL),
+)
+AT_THE_END = (
+    Cell("run", "summary", "command", KILL),
+    Cell("run", "training", "holder", KILL),
+)
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
+    home = tmp_path_factory.mktemp("kills")
+    (home / "state").mkdir(mode=0o700)
+    made = TestLab("kills", home)
+    yield made
+    made.command("down", "--lab", made.name)
+
+
+@pytest.fixture(scope="module")
+def network(it: TestLab) -> dict[str, object]:
+    """This machine's own, before there was a lab."""
+    del it
+    return host_network()
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[TestLab]:
-    with lab(tmp_path, "2x2", "--rate", "1gbit", "--no-probe") as it:
-        yield it
+def up(it: TestLab) -> TestLab:
+    done = it.command("up", "--no-probe", "--cluster=2x2", f"--lab={it.name}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return it
 
 
-@contextmanager
-def training(it: TestLab, *options: str) -> "Iterator[subprocess.Popen[str]]":
-    """A job that will not end by itself, seen to have trained three steps."""
-    sets = [word for setting in ENDLESS for word in ("--set", setting)]
-    latest = it.runs / "latest"
-    before = latest.resolve()  # of a run that was there already
-    with it.start("run", "hier", "--lab", it.name, *sets, *options) as process:
-
-        def trained() -> bool:
-            assert process.poll() is None, process.communicate()
-            return latest.resolve() != before and steps_done(it) >= 3
-
-        try:
-            wait_until(trained, START_S)
-            yield process
-        finally:
-            process.kill()
+@pytest.mark.parametrize("cell", COMING_UP, ids=str)
+def test_a_lab_that_comes_up(it: TestLab, network: dict[str, object], cell: Cell) -> None:
+    suffer(it, cell)
+    assert host_network() == network
 
 
-def steps_done(it: TestLab) -> int:
-    file = it.runs / "latest" / "rank0.jsonl"
-    return file.read_text().count('"kind":"step"') if file.exists() else 0
+@pytest.mark.parametrize("cell", ON_A_LAB, ids=str)
+def test_a_command_on_a_lab(up: TestLab, cell: Cell) -> None:
+    """The next one finds the lab as it was."""
+    suffer(up, cell)
+    for node in ("node0", "node1"):
+        assert not up.in_node(node, "ss", "-Htln")  # no port listens
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float) -> None:
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not so within {limit_s} s"
-        time.sleep(0.05)
+def test_what_a_run_survives(up: TestLab, network: dict[str, object]) -> None:
+    """It goes on, and ends with what it had when it is told to."""
+    cell = Cell("run", "training", "command", INT)
+    with scene(up, *COMMANDS["run"], f"--lab={up.name}") as at_work:
+        at_work.reach(cell.moment)
+        for victim, number in (("exporter", KILL), ("agent client", KILL), ("command", STOP)):
+            for pid in at_work.victims(victim):
+                os.kill(pid, number)
+        time.sleep(SLEPT_S)
+        at_work.process.send_signal(signal.SIGCONT)
+        before = at_work.steps()
+        wait_until(lambda: at_work.steps() > before + 1, SLOW_END_S, "going on")
+        assert host_network() == network
+        at_work.process.send_signal(INT)
+        code = at_work.end(END_S)
+    words = r"stopped by you at step \d+; \d+ steps kept in runs/latest; the lab is still up"
+    check(up, at_work, cell, Outcome((130,), words, True), code)
 
 
-def marked(it: TestLab) -> dict[int, str]:
-    """Every process started for this lab or by its commands, by the lab's own state folder."""
-    mark = f"XDG_RUNTIME_DIR={it.home / 'state'}".encode()
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(entry.name)] = command.decode(errors="replace")
-            except OSError:
-                continue
-    return found
+@pytest.mark.parametrize("cell", AT_THE_END, ids=str)
+def test_a_run_that_comes_to_its_end_and_a_lab_that_does(up: TestLab, cell: Cell) -> None:
+    """The first trains all that it was asked to, so the lab was as good as new; the next makes
+    another, for the holder took everything with it."""
+    suffer(up, cell)
 
 
-def of_the_job(it: TestLab) -> dict[int, str]:
-    return {pid: command for pid, command in marked(it).items() if "cluster.agent" in command}
-
-
-def rank_pid(it: TestLab, rank: int) -> int:
-    """A rank as this machine numbers it; its own record tells its number inside the lab."""
-    header = json.loads((it.runs / "latest" / f"rank{rank}.jsonl").read_text().splitlines()[0])
-    (pid,) = [
-        pid
-        for pid in of_the_job(it)
-        if re.search(rf"^NSpid:.*\t{header['pid']}$", process_status(pid), re.MULTILINE)
-    ]
-    return pid
-
-
-def process_status(pid: int) -> str:
-    return Path(f"/proc/{pid}/status").read_text()
-
-
-def test_a_killed_rank_then_a_killed_launcher_leave_a_lab_that_runs_the_next_job(
-    two_nodes: TestLab,
-) -> None:
-    with training(two_nodes, "--json") as process:
-        os.kill(rank_pid(two_nodes, 2), signal.SIGKILL)
-        out, err = process.communicate(timeout=END_S)
-        assert process.returncode == 1, err
-        summary = json.loads(out)
-        assert summary["status"] == "failed"
-        assert summary["error"]["message"].startswith("rank 2 (node1) was killed by SIGKILL")
-        assert summary["steps"] >= 3  # what it had is kept
-        assert not of_the_job(two_nodes)
-    with training(two_nodes) as process:
-        assert of_the_job(two_nodes)
-        process.kill()
-        process.communicate()
-        wait_until(lambda: not of_the_job(two_nodes), END_S)
-        for node in ("node0", "node1"):
-            assert not two_nodes.in_node(node, "ss", "-Htln")  # no port of the job listens
-    assert two_nodes.run("hier", *SMALL, "train.steps=2")["ranks_agree"]
-
-
-def test_a_killed_holder_leaves_nothing_of_the_lab(two_nodes: TestLab) -> None:
-    with training(two_nodes, "--json") as process:
-        (holder,) = [
-            pid
-            for pid, command in marked(two_nodes).items()
-            if " hold " in command and "unshare" not in command
-        ]
-        os.kill(holder, signal.SIGKILL)
-        out, err = process.communicate(timeout=END_S)
-        assert process.returncode == 1, err
-        assert "lab is gone" in json.loads(out)["error"]["message"]
-        wait_until(lambda: not marked(two_nodes), END_S)
-        gone = two_nodes.command("status", "--lab", two_nodes.name)
-        assert gone.returncode == 1
-        assert "make cluster-up" in gone.stderr
-        again = two_nodes.command("up", "--lab", two_nodes.name, "--no-probe")
-        assert again.returncode == 0, again.stderr
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_stopped_run_keeps_what_it_had(two_nodes: TestLab, name: str) -> None:
-    with training(two_nodes) as process:
-        process.send_signal(signal.Signals[name])
-        out, err = process.communicate(timeout=END_S)
-        assert process.returncode == 130, (out, err)
-        told = re.search(r"stopped by (\w+) at step (\d+); (\d+) steps kept in", out + err)
-        assert told, (out, err)
-        assert told[1] == ("you" if name == "SIGINT" else "SIGTERM")
-        summary = json.loads((two_nodes.runs / "latest" / "summary.json").read_text())
-        assert summary["status"] == "failed"
-        assert summary["steps"] == int(told[3]) >= 3
-        assert not of_the_job(two_nodes)
-        assert "Traceback" not in out + err
-
-
-def host_network() -> str:
-    """All that a lab could change outside: links, namespaces, routes, firewall."""
-    parts = []
-    for command in (
-        ["ip", "-o", "link"],
-        ["ip", "netns", "list"],
-        ["ip", "route", "show", "table", "all"],
-        ["iptables-save"],
-        ["nft", "list", "ruleset"],
-    ):
-        try:
-            parts.append(subprocess.run(command, capture_output=True, text=True).stdout)
-        except FileNotFoundError:
-            parts.append("not installed")
-    return re.sub(r"\[\d+:\d+\]|^#.*$", "", "\n".join(parts), flags=re.MULTILINE)
-
-
-def test_the_machines_own_network_stays_as_it_is(tmp_path: Path) -> None:
-    before = host_network()
-    with lab(tmp_path, "2x2", "--rate", "1gbit", "--no-probe") as it, training(it) as process:
-        during = host_network()
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=END_S)
-    assert before == during == host_network()
+def test_taking_down_is_as_good_as_done_once_it_has_begun(up: TestLab) -> None:
+    suffer(up, Cell("down", "down", "command", KILL))
+    again = up.command("down", f"--lab={up.name}")
+    assert again.returncode == 1
+    assert f'lab "{up.name}" is not up' in again.stderr

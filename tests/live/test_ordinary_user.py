@@ -12,6 +12,7 @@ pytestmark = pytest.mark.netns
 ORDINARY = """
 import json, os, signal, sys
 from cluster.lab import bring_up, open_lab, take_down
+from cluster.links import change_links
 from cluster.spec import load_cluster
 from cluster.state import LabDirectory
 
@@ -21,12 +22,15 @@ def output(lab, number, *argv):
 
 bring_up(load_cluster("2x2"), probe=False)
 lab = open_lab()
+limit = output(lab, 1, "tc", "qdisc", "show", "dev", "fab0")
+change_links("default", "node1", {"inter_node": "50mbit"}, probe=False)
 holder = LabDirectory.of("default").read()["nodes"]["holder"]
 print(json.dumps({
     "uid": os.geteuid(),
     "inside": output(lab, 0, "id", "-u"),
     "address": output(lab, 1, "ip", "-o", "-4", "addr", "show", "dev", "fab0"),
-    "limit": output(lab, 1, "tc", "qdisc", "show", "dev", "fab0"),
+    "limit": limit,
+    "changed": output(lab, 1, "tc", "qdisc", "show", "dev", "fab0"),
     "congestion_control": lab.nodes.facts(lab.nodes.list()[0]).congestion_control,
     "holder": holder,
     "namespace": os.readlink(f"/proc/{holder['pid']}/ns/pid"),
@@ -47,6 +51,7 @@ def test_an_ordinary_user_needs_no_rights(end: str) -> None:
         assert found["inside"] == "0"
         assert "198.18.0.11/15" in found["address"]
         assert "rate 200Mbit" in found["limit"]
+        assert "rate 50Mbit" in found["changed"]
         assert found["congestion_control"] == "cubic"
         assert found["holder"]["user_namespace"] is True
         assert eventually(lambda: not processes_in(found["namespace"]))

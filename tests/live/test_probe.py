@@ -1,5 +1,6 @@
 """The probe against the kernel: what is limited is measured so, and what is not is refused."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cluster.lab import bring_up, list_labs, measure, open_lab, take_down
 from cluster.netns import NetnsNodes
 from cluster.probe import ProbeReport, require_carried, run_probe
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
+from cluster.units import parse_rate
 
 pytestmark = pytest.mark.netns
 MIXED = ClusterSpec.from_dict(
@@ -76,9 +78,13 @@ def test_more_than_this_machine_carries_leaves_nothing_and_says_how_much() -> No
     with pytest.raises(ProbeFailed) as caught:
         bring_up(load_cluster("2x2", "900gbit"))
     assert "carried only" in caught.value.message
-    assert "RATE=" in caught.value.fix[0]
     assert caught.value.seen is not None and "limit 900gbit" in caught.value.seen
     assert list_labs() == ()
+    words = r"this machine carries up to about (\S+): make cluster-up RATE=(\S+)"
+    advice = re.fullmatch(words, caught.value.fix[0])
+    assert advice is not None, caught.value.fix
+    assert advice[1] == advice[2]
+    assert 1_000_000 <= parse_rate(advice[1]) < 900_000_000_000
 
 
 def test_a_limit_taken_off_behind_the_labs_back_is_found() -> None:

@@ -78,7 +78,8 @@ class Checkout:
         (root / "pyproject.toml").write_text(
             '[build-system]\nrequires = ["setuptools>=77"]\n'
             '[project]\nname = "ddplab"\ndependencies = ["click>=8.1", "torch>=2.6"]\n'
-            '[project.optional-dependencies]\ndev = ["pytest>=8"]\n'
+            "[project.optional-dependencies]\n"
+            'server = ["uvicorn>=0.34"]\ndev = ["pytest>=8"]\n'
         )
         self._make_stub()
 

@@ -118,24 +118,36 @@ def test_kill_9_in_the_middle_leaves_nothing_half_there(checkout: Checkout) -> N
     assert checkout.calls() == [["runs"]]
 
 
-def test_kill_9_of_make_alone_lets_the_next_one_wait_for_the_set_up(checkout: Checkout) -> None:
-    front = started(checkout, "setup")
-    checkout.started[0].kill()
-    second = checkout.start("runs")
-    lock = checkout.root / ".venvs" / "lock"
-    assert lock.read_text().split() == [str(front)]
-    os.kill(front, signal.SIGTERM)
-    assert second.wait(timeout=60) == 0
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_set_up_ends_with_make(checkout: Checkout, name: str) -> None:
+    started(checkout, "setup")
+    make = checkout.started[0]
+    make.send_signal(signal.Signals[name])
+    screen, _ = make.communicate(timeout=60)  # to its end: the last one who writes has ended
+    assert make.returncode != 0
+    assert "ddplab: stopped by SIGTERM. Nothing half-built was kept." in screen
+    assert "Traceback" not in screen
+    assert checkout.environments() == []
+    assert not pip_processes(checkout)
+    assert checkout.make("runs").returncode == 0
     assert checkout.calls() == [["runs"]]
 
 
-def test_ctrl_c_says_so_and_removes_what_was_begun(checkout: Checkout) -> None:
+def test_a_command_ends_with_make(ready: Checkout) -> None:
+    make = ready.start("cluster-status", "LAB=busy")
+    wait_until(ready.calls, "the command runs")
+    make.kill()
+    make.communicate(timeout=10)  # to its end: the command sleeps for a minute
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_a_stop_signal_says_so_and_removes_what_was_begun(checkout: Checkout, name: str) -> None:
     started(checkout, "setup")
     make = checkout.started[0]
-    os.killpg(make.pid, signal.SIGINT)
+    os.killpg(make.pid, signal.Signals[name])
     screen, _ = make.communicate(timeout=60)
     assert make.returncode != 0
-    assert "stopped by you" in screen
+    assert f"stopped by {'you' if name == 'SIGINT' else name}" in screen
     assert "Traceback" not in screen
     assert checkout.environments() == []
     assert not pip_processes(checkout)

@@ -1,18 +1,15 @@
-"""Models that a job can train: byte-gpt, a standard pre-norm GPT over bytes.
+"""byte-gpt: a standard pre-norm GPT over bytes.
 
-Owns shapes and initial parameters. Knows nothing of ranks, time or data.
 Shapes: batch = samples of a micro-step, context = bytes of a window, width = numbers per byte.
 """
-
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jobs.spec import ModelSpec
+from jobs.models.model import NUM_BYTES, Model
+from jobs.modelspec import ByteGptSpec
 
-NUM_BYTES = 256
 INITIAL_STD = 0.02
 
 
@@ -67,11 +64,6 @@ class ByteGpt(nn.Module):
         self.head = nn.Linear(width, NUM_BYTES, bias=False)
         self._initialise(layers)
 
-    @property
-    def layers(self) -> Sequence[nn.Module]:
-        """The layers whose computing is paced, in forward order."""
-        return tuple(self.blocks)
-
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[1], device=x.device)
         hidden = self.byte(x) + self.position(places)  # (batch, context, width)
@@ -90,19 +82,6 @@ class ByteGpt(nn.Module):
             nn.init.normal_(parameter, std=std)
 
 
-def _byte_gpt(spec: ModelSpec) -> ByteGpt:
-    return ByteGpt(spec.layers, spec.width, spec.heads, spec.context)
-
-
-MODELS: dict[str, Callable[[ModelSpec], ByteGpt]] = {"byte-gpt": _byte_gpt}
-
-
-def build_model(spec: ModelSpec, seed: int) -> ByteGpt:
-    """The model with the initial parameters that `seed` gives, the same on every rank."""
-    torch.manual_seed(seed)
-    return MODELS[spec.kind](spec)
-
-
-def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per byte, of (batch, context, 256) against (batch, context)."""
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+def build_byte_gpt(spec: ByteGptSpec) -> Model:
+    module = ByteGpt(spec.layers, spec.width, spec.heads, spec.context)
+    return Model(module, layers=tuple(module.blocks))

@@ -1,0 +1,1 @@
+"""What a lab needs of a machine, tried by doing it: `make doctor`."""

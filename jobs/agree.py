@@ -1,0 +1,82 @@
+"""What ranks tell one another before they train, so that all do the same or all stop.
+
+Owns the comparison of the text each has read and of the model each has built. What a model's
+tensors are is compared by ddp.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from jobs.argument import RankArgument
+from jobs.errors import DataError, ModelError, WorkerError
+from jobs.models import Model
+from jobs.rendezvous import ranks_words
+from jobs.wrapping import told_in_words
+
+
+def agree_on_data(told: RankArgument, store: Store, sha256: str) -> None:
+    """Raises the same DataError on every rank where one of them reads another text.
+
+    WorkerError where a rank ended before it said what it read.
+    """
+    read = _exchange(told, store, "data", "the data", sha256)
+    others = [rank for rank in range(told.world_size) if read[rank] != read[0]]
+    if others:
+        raise DataError(
+            f"data.path: {ranks_words(others)} read another text than rank 0",
+            rule="every node reads the same bytes",
+            fix="copy the same file or folder to every node",
+            seen=f"SHA-256 {read[others[0]][:12]}, and {read[0][:12]} on rank 0",
+        )
+
+
+def agree_on_model(told: RankArgument, store: Store, build: Callable[[], Model]) -> Model:
+    """What `build` returns. Raises the same ModelError on every rank where it fails on one of them.
+
+    Also where ranks have built it from different files; WorkerError where a rank ended meanwhile.
+    """
+    model, failure = None, None
+    try:
+        model = build()
+    except Exception as exc:
+        failure = exc
+    built = _exchange(told, store, "model", "the model", _built(model, failure))
+    for rank, theirs in enumerate(built):
+        if theirs["error"]:
+            raise ModelError(f"rank {rank}: {theirs['error']}") from failure
+    others = [rank for rank in range(told.world_size) if built[rank] != built[0]]
+    if others:
+        raise ModelError(
+            f"model.import: {ranks_words(others)} ran another file than rank 0",
+            rule="every node has the same file",
+            fix="copy it to every node, and leave it alone until the job has started",
+        )
+    assert model is not None
+    return model
+
+
+def _built(model: Model | None, failure: Exception | None) -> dict[str, Any]:
+    file = model.file if model else None
+    return {
+        "error": told_in_words(failure) if failure else None,
+        "sha256": file.sha256 if file else None,
+    }
+
+
+def _exchange(told: RankArgument, store: Store, topic: str, what: str, own: Any) -> list[Any]:
+    """What each rank has to say on the topic, in order of ranks."""
+    # several jobs may share the store: what was said of an earlier one must not answer for this
+    keys = [f"{topic}/{told.run_dir}/{rank}" for rank in range(told.world_size)]
+    try:
+        store.set(keys[told.rank], json.dumps(own))
+        return [json.loads(store.get(key)) for key in keys]
+    except RuntimeError as exc:
+        raise WorkerError(
+            f"rank {told.rank} could not learn what the other ranks say of {what}",
+            rule="all ranks have their data and their model before they start",
+            fix="look at the logs of the other ranks",
+            seen=str(exc).partition("\n")[0],
+        ) from exc

@@ -1,0 +1,1 @@
+"""Several runs of the same training, held against one another: `make compare`."""

@@ -1,0 +1,55 @@
+"""What a rank says of itself before its first step: where it runs, what it trains, on what data.
+
+Owns the keys of the records' header. Measures nothing.
+"""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from ddp.calibrate import Calibration
+from ddp.parallel import DistributedDataParallel
+from jobs.argument import RankArgument
+from jobs.data import Text, Windows
+from jobs.modelfile import ModelFile
+
+
+def rank_header(
+    told: RankArgument,
+    ddp: DistributedDataParallel,
+    file: ModelFile | None,
+    text: Text,
+    windows: Windows,
+    calibration: Calibration,
+) -> dict[str, Any]:
+    """The first line of the rank's records, without the clocks that its writer adds."""
+    parameters = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
+    return {
+        "run_id": told.run_id,
+        "rank": told.rank,
+        "local_rank": told.local_rank,
+        "node": told.node,
+        "node_name": told.node_name,
+        "world_size": told.world_size,
+        "nnodes": told.nnodes,
+        "nproc_per_node": told.nproc_per_node,
+        "pid": os.getpid(),
+        "interface": told.interface,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "data": {
+            "source": text.source,
+            "bytes": len(text.content),
+            "windows": len(windows),
+            "sha256": text.sha256,
+        },
+        "model_file": asdict(file) if file else None,
+        "model_parameters": sum(parameter.numel() for parameter in parameters),
+        "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
+        "initial_params_sha256": ddp.verify_parameters(),
+        "plan": ddp.plan.to_json(),
+        "plan_sha256": ddp.plan.sha256,
+        "calibration": asdict(calibration),
+    }

@@ -1,0 +1,153 @@
+"""A job on one rank, in parts that can be done one after another or in turn with other jobs.
+
+Owns what a run does in which order, and what each part writes and tells. How a rank gets ready is
+`worker`; what a step does is `train`.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp.calibrate import Calibration
+from jobs.argument import RankArgument
+from jobs.events import Events, PhaseName
+from jobs.predict import (
+    Compute,
+    ComputeStep,
+    predict,
+    priced_fabric,
+    slowest_rank,
+    write_prediction,
+)
+from jobs.records import RecordWriter, StepRecord
+from jobs.train import MeasuredStep, Trainer, baseline_block
+
+
+@dataclass
+class RankRun:
+    """A rank that is ready to train: warm-up, baseline, prediction, training, baseline, end."""
+
+    told: RankArgument
+    events: Events
+    writer: RecordWriter
+    trainer: Trainer
+    calibration: Calibration
+
+    _sent: list[StepRecord] = field(default_factory=list)
+    _baseline_done: int = 0
+    _random: Tensor = field(default_factory=torch.get_rng_state)
+
+    def run(self) -> None:
+        job = self.told.job
+        half = job.baseline_steps // 2
+        self.begin(half)
+        self.train(range(job.train.steps))
+        self.baseline(1, job.baseline_steps - half)
+        self.finish()
+
+    def begin(self, baseline_steps: int) -> None:
+        """All that comes before the first measured step, which it predicts."""
+        total = self.told.job.train.warmup_steps
+        for number in range(total):
+            self._step("warm_up", number, total)
+        self._predict(self.baseline(0, baseline_steps))
+
+    def train(self, numbers: Iterable[int]) -> None:
+        """The measured steps of these numbers."""
+        for number in numbers:
+            self.writer.step(self._step("train", number, self.told.job.train.steps).record)
+
+    def resume(self) -> None:
+        """Another job had the ranks meanwhile: what the NICs carried for it is none of ours."""
+        self.trainer.leave_out_nic_bytes()
+
+    def settle(self, done: int, total: int) -> None:
+        """A step that trains but is not counted, as after another job had the ranks."""
+        warmup_steps = self.told.job.train.warmup_steps
+        self._step("warm_up", warmup_steps + done - 1, warmup_steps + total)
+
+    def baseline(self, block: int, num_steps: int) -> list[MeasuredStep]:
+        """Steps with nothing sent, after which all is as it was before."""
+
+        def write(measured: MeasuredStep) -> None:
+            self.writer.baseline(block, measured.record)
+            self._baseline_done += 1
+            self._tell("no_network", self._baseline_done, self.told.job.baseline_steps, measured)
+
+        with self._own_random():
+            return baseline_block(self.trainer, num_steps, dist.barrier, write)
+
+    def _step(self, phase: PhaseName, number: int, total: int) -> MeasuredStep:
+        with self._own_random():
+            measured = self.trainer.step(number)
+        self._sent.append(measured.record)
+        self._tell(phase, number + 1, total, measured)
+        return measured
+
+    @contextmanager
+    def _own_random(self) -> Iterator[None]:
+        """Draws (dropout, say) go on where this job's left off, whatever others drew meanwhile."""
+        torch.set_rng_state(self._random)
+        yield
+        self._random = torch.get_rng_state()
+
+    def _tell(self, phase: PhaseName, done: int, total: int, measured: MeasuredStep) -> None:
+        self.events.phase(phase, done, total, measured.record.loss, measured.record.step_s)
+
+    def _predict(self, baseline: list[MeasuredStep]) -> None:
+        own = [asdict(compute_step(measured)) for measured in baseline]
+        ranks: list[Any] = [None] * self.told.world_size
+        dist.all_gather_object(ranks, own)
+        if self.told.rank == 0:
+            steps = [[ComputeStep(**step) for step in steps] for steps in ranks]
+            self._write_prediction(slowest_rank(steps))
+        dist.barrier()  # no rank begins what was predicted before the prediction stands
+        self.trainer.forget_nic_bytes()
+
+    def _write_prediction(self, compute: Compute) -> None:
+        told = self.told
+        fabric = priced_fabric(told.node_of, told.links, self.calibration)
+        plan, overlap = self.trainer.ddp.plan, told.job.ddp.overlap
+        prediction = predict(plan, fabric, compute, overlap=overlap) if fabric else None
+        write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
+
+    def finish(self) -> None:
+        """What the rank ended with; all ranks end together."""
+        nic = self.trainer.nic
+        sent, received = nic.total() if nic else (None, None)
+        params_sha256 = self.trainer.ddp.verify_parameters()
+        end = {
+            "params_sha256": params_sha256,
+            "steps": self.told.job.train.steps,
+            "intra_node_bytes": _total([record.intra_node_bytes for record in self._sent]),
+            "inter_node_bytes": _total([record.inter_node_bytes for record in self._sent]),
+            "nic_tx_bytes": sent,
+            "nic_rx_bytes": received,
+        }
+        self.writer.end(end)
+        dist.barrier()  # rank 0 holds the store: nobody may still need it when it leaves
+        self.events.phase("finish", 1, 1)
+        self.events.finished(params_sha256, self.told.job.train.steps)
+
+
+def compute_step(measured: MeasuredStep) -> ComputeStep:
+    """What the cost model needs of a step in which nothing was sent."""
+    start_ns, end_ns = measured.backward
+    buckets = sorted(measured.record.buckets, key=lambda bucket: bucket.index)
+    return ComputeStep(
+        step_s=measured.record.step_s,
+        backward_s=(end_ns - start_ns) / 1e9,
+        bucket_bytes=tuple(bucket.bytes for bucket in buckets),
+        ready_s=tuple((bucket.ready_ns - start_ns) / 1e9 for bucket in buckets),
+    )
+
+
+def _total(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

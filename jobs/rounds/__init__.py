@@ -1,0 +1,1 @@
+"""Several jobs that take turns within one set of ranks."""

@@ -1,0 +1,1 @@
+"""The same jobs at several numbers of nodes: `make scale`."""

@@ -1,0 +1,178 @@
+"""Runs jobs at each size of a plan, every size on a lab of its own, and keeps what that gave.
+
+Owns the order of things and their end: a size that fails or is stopped ends the whole, its lab is
+taken down, and what earlier sizes gave is in files already. What figures mean is `scaling`'s.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cluster.errors import ClusterError, LabError
+from cluster.lab import Lab, LabEvent, bring_up, list_labs, open_lab, take_down
+from jobs.conclude import RunResult
+from jobs.errors import JobError, LaunchError, RunFailed, RunStopped
+from jobs.launch import Observer
+from jobs.rankplan import Program
+from jobs.rounds.launcher import TURNS, take_turns
+from jobs.runinfo import num_cores
+from jobs.scale.files import ScaleFiles
+from jobs.scale.plan import ScalePlan, Size
+from jobs.scale.rows import ScaleRow, scale_rows
+from jobs.stopping import Stopped, raising_stop_signals, stop_signals, who_stopped
+
+LABEL = "scale"
+
+
+class ScaleObserver(Observer, Protocol):
+    """Whoever shows the sizes while they go."""
+
+    def size(self, size: Size) -> None:
+        """A size begins: its lab is about to be made."""
+
+    def lab(self, event: LabEvent) -> None:
+        """The lab of this size is coming up."""
+
+    def size_done(self, size: Size, rows: Sequence[ScaleRow]) -> None:
+        """All jobs have run at this size, and its lab is gone. `rows`: those of this size."""
+
+
+@dataclass(frozen=True)
+class LabChoice:
+    """How the labs are made; see cluster.lab.bring_up."""
+
+    backend: str
+    privilege: str
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """The rows of all sizes that were done. `error` tells why there are not more.
+
+    `files` is None where no size was done.
+    """
+
+    rows: Sequence[ScaleRow]
+    files: ScaleFiles | None
+    error: JobError | None
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How the jobs take turns at each size."""
+
+    rounds: int
+    turn_steps: int
+    program: Program = TURNS
+
+
+def scale(
+    plan: ScalePlan, choice: LabChoice, turns: Turns, runs: Path, observer: ScaleObserver
+) -> ScaleResult:
+    """Runs everything; a failure is in the result, not raised."""
+    found: dict[Size, Sequence[RunResult]] = {}
+    files: ScaleFiles | None = None
+    rows: list[ScaleRow] = []
+    error: JobError | None = None
+    with raising_stop_signals():
+        _clear_dead_labs()
+        for size in plan.sizes:
+            observer.size(size)
+            try:
+                found[size] = _run_size(plan, size, choice, turns, runs, observer)
+            except KeyboardInterrupt as exc:
+                error = _at(size, RunStopped(f"stopped by {who_stopped(exc)}"))
+            except (ClusterError, JobError) as exc:
+                error = _at(size, exc)
+            rows = scale_rows(plan, found, num_cores())
+            if rows:
+                files = files or ScaleFiles.create(plan, turns.rounds, turns.turn_steps, runs)
+                files.write(rows, error, complete=set(found) == set(plan.sizes))
+            if error:
+                break
+            observer.size_done(size, [row for row in rows if row.size == size])
+    return ScaleResult(rows, files, error)
+
+
+def _run_size(
+    plan: ScalePlan,
+    size: Size,
+    choice: LabChoice,
+    turns: Turns,
+    runs: Path,
+    observer: ScaleObserver,
+) -> Sequence[RunResult]:
+    """The runs of one size, all of which did what was asked; else raises why not."""
+    with _own_lab(plan, size, choice, observer) as lab:
+        taken = take_turns(
+            plan.jobs_at(size),
+            lab,
+            runs,
+            observer,
+            rounds=turns.rounds,
+            turn_steps=turns.turn_steps,
+            label=LABEL,
+            program=turns.program,
+        )
+    error = taken.error or _changed_links(taken.results)
+    if error:
+        raise error
+    return taken.results
+
+
+def _clear_dead_labs() -> None:
+    """What a scale that was killed left: its labs ended with it, their directories did not."""
+    for name in list_labs():
+        if name.startswith(f"{LABEL}-"):
+            with suppress(ClusterError):  # another one's, that is just coming up
+                open_lab(name)
+
+
+def _changed_links(results: Sequence[RunResult]) -> JobError | None:
+    if not any(result.run.get("link_changes") for result in results):
+        return None
+    return RunFailed(
+        "links of its lab were changed while its jobs ran",
+        rule="all counted steps of a size have the links that were asked for",
+        fix="run it again, and leave its labs alone meanwhile",
+    )
+
+
+def _at(size: Size, error: ClusterError | JobError) -> JobError:
+    """The error of one size, which names it; what others say of the lab does not hold here."""
+    if isinstance(error, RunStopped):
+        who = re.match(r"stopped by \S+", error.message)
+        return RunStopped(
+            f"{who[0] if who else error.message} at size {size}; its lab was taken down"
+        )
+    kind = type(error) if isinstance(error, JobError) else LaunchError
+    fix = [each for each in error.fix if "make cluster-" not in each]  # labs are made by us here
+    return kind(f"size {size}: {error.message}", error.rule, fix, seen=error.seen)
+
+
+@contextmanager
+def _own_lab(
+    plan: ScalePlan, size: Size, choice: LabChoice, observer: ScaleObserver
+) -> Iterator[Lab]:
+    """A lab of this process alone: gone with it, however it ends."""
+    name = f"{LABEL}-{size}-{os.getpid()}"
+    spec = plan.cluster_at(size)
+    lab = bring_up(
+        spec, name, choice.backend, choice.privilege, on_event=observer.lab, lasting=False
+    )
+    try:
+        yield lab
+    finally:
+        with stop_signals() as stop:  # an impatient second Ctrl-C comes after it
+            with suppress(LabError):  # it was taken down, or died, under us
+                take_down(name)
+            lab.nodes.down()
+        stop.tell(_end)
+
+
+def _end(name: str) -> None:
+    raise Stopped(name)

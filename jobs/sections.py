@@ -1,0 +1,119 @@
+"""What the sections of a job file may say, but for its model: data, train, ddp, pace, inject.
+
+Owns their keys, defaults and rules. Rules between sections are `spec`'s.
+"""
+
+import json
+from typing import Annotated, Literal, Self
+
+from pydantic import PlainValidator, field_validator, model_validator
+
+from cluster.yamlfile import StrictModel
+from ddp.algorithms import find_algorithm
+from ddp.fabric import Fabric
+from jobs.errors import JobSpecError
+from jobs.modelspec import NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt
+
+
+def _segments(value: object) -> Literal["auto"] | int:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise JobSpecError(f"{json.dumps(value)}", rule="is auto or a whole number from 1 on")
+
+
+Segments = Annotated[Literal["auto"] | int, PlainValidator(_segments)]
+
+
+class DataSpec(StrictModel):
+    """What the model is trained on."""
+
+    kind: Literal["text"] = "text"
+    """Which data: text is any bytes, cut into windows."""
+    path: str | None = None
+    """A file, or a folder read in order of its file names; null: the Python standard library.
+
+    A relative path counts from the job file's folder; given with SET or DATA, from the folder in
+    which the command is given.
+    """
+    batch_size: PositiveInt = 8
+    """Samples per rank and micro-step."""
+
+
+class TrainSpec(StrictModel):
+    """How the model is trained."""
+
+    steps: PositiveInt = 30
+    """Optimizer steps that are measured."""
+    warmup_steps: NotNegativeInt = 3
+    """Optimizer steps before them that are not counted."""
+    lr: PositiveFloat = 0.001
+    """Learning rate."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Which optimizer."""
+    seed: NotNegativeInt = 0
+    """Fixes the initial parameters and the order of the data."""
+    accumulate: PositiveInt = 1
+    """Micro-steps whose gradients are added up before they are reduced, once, and used."""
+    clip_norm: PositiveFloat | None = None
+    """Largest norm of the reduced gradients; null: not clipped."""
+
+
+class DdpSpec(StrictModel):
+    """How gradients are reduced."""
+
+    algorithm: str = "hierarchical"
+    """Which all-reduce."""
+    ring_order: Literal["contiguous", "interleaved", "shuffled"] = "contiguous"
+    """How a ring visits the nodes: one after the other, alternating, or at random."""
+    ring_seed: NotNegativeInt = 0
+    """Fixes the ring when ring_order is shuffled."""
+    segments: Segments = "auto"
+    """Parts of a bucket in flight at once."""
+    bucket_cap_mb: PositiveFloat = 1.0
+    """Size at which a bucket of gradients is full, in MiB; the first one at 1 MiB or less."""
+    overlap: bool = True
+    """Reduce buckets while backward still computes; false: all of them after it."""
+    per_parameter: bool = False
+    """One bucket for each parameter: what bucketing saves."""
+    timeout_s: PositiveFloat = 60.0
+    """How long a rank waits for a peer before the job fails."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, name: str) -> str:
+        return find_algorithm(name).name
+
+    @model_validator(mode="after")
+    def _every_key_has_an_effect(self) -> Self:
+        algorithm = find_algorithm(self.algorithm)
+        if algorithm.build:
+            algorithm.build(Fabric((0,)), self.ring_order, self.ring_seed)
+        elif (self.ring_order, self.ring_seed, self.segments) != ("contiguous", 0, "auto"):
+            raise JobSpecError(
+                f"{self.algorithm} with a ring order, a ring seed or segments",
+                rule="it has no schedule of ours, so these have no effect",
+                fix="leave ring_order contiguous, ring_seed 0 and segments auto",
+            )
+        return self
+
+
+class PaceSpec(StrictModel):
+    """Floors under the model's own computing: real gradients, stable times."""
+
+    forward_ms: NotNegativeFloat
+    """Shortest forward of one micro-step, spread over the layers by sleeping."""
+    backward_ms: NotNegativeFloat
+    """Shortest backward of one micro-step, spread over the layers by sleeping."""
+
+
+class InjectSpec(StrictModel):
+    """A delay put in on purpose, in one place of every step."""
+
+    phase: Literal["data", "forward", "backward", "optimizer", "bucket"]
+    """Where: in a phase of the step, or in the reduction of one bucket."""
+    ms: NotNegativeFloat
+    """How long."""
+    rank: NotNegativeInt | None = None
+    """Which rank is slowed down; null: every one."""
+    bucket: NotNegativeInt = 0
+    """Which bucket, when phase is bucket."""

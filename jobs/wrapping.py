@@ -1,0 +1,103 @@
+"""What is put around a model so that a rank can train it: its pace, the wrapper, its trainer.
+
+Owns which key of a job goes where, and that what goes wrong on one rank stops them all.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from torch import nn
+
+from ddp.errors import DdpError, ReductionFailed
+from ddp.fabric import Fabric
+from ddp.parallel import DistributedDataParallel
+from jobs.argument import RankArgument
+from jobs.data import Batches, Windows
+from jobs.errors import JobError
+from jobs.inject import Delay
+from jobs.modelfile import blame
+from jobs.models import Model
+from jobs.optimizers import build_optimizer
+from jobs.pace import Pace
+from jobs.phases import NicCounters
+from jobs.train import Trainer
+
+
+def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
+    """Inside, the model takes the time that the job says, where it says one."""
+    floors = told.job.floors_ms
+    if floors is None:
+        return nullcontext()
+    forward_ms, backward_ms = floors
+    return Pace(model.module, model.paced_layers, forward_ms / 1e3, backward_ms / 1e3)
+
+
+@contextmanager
+def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataParallel]:
+    """The module with its gradients reduced as the job says; an error inside stops all ranks."""
+    spec = told.job.ddp
+    ddp = DistributedDataParallel(
+        module,
+        algorithm=spec.algorithm,
+        ring_order=spec.ring_order,
+        ring_seed=spec.ring_seed,
+        segments=spec.segments,
+        bucket_cap_mb=spec.bucket_cap_mb,
+        overlap=spec.overlap,
+        per_parameter=spec.per_parameter,
+        fabric=Fabric(tuple(told.node_of)),
+        timeout_s=spec.timeout_s,
+    )
+    try:
+        with failing_together(ddp):
+            yield ddp
+    finally:
+        ddp.close()
+
+
+@contextmanager
+def failing_together(ddp: DistributedDataParallel) -> Iterator[None]:
+    """What goes wrong inside on this rank stops the others too, for the same first cause."""
+    try:
+        yield
+    except DdpError:
+        raise  # peers know already
+    except Exception as exc:
+        try:  # tells the peers; what comes back is the first cause, which may be another rank's
+            ddp.abort(told_in_words(exc))
+        except ReductionFailed as first_cause:
+            raise first_cause from exc
+
+
+def told_in_words(error: Exception) -> str:
+    """One message for people: ours as they are, others with their kind."""
+    if isinstance(error, JobError | DdpError):
+        return str(error)
+    own = blame(error)
+    if own is not None:
+        return str(own)
+    return f"{type(error).__name__}: {error}"
+
+
+def make_trainer(
+    told: RankArgument,
+    ddp: DistributedDataParallel,
+    model: Model,
+    windows: Windows,
+    delay: Delay,
+) -> Trainer:
+    """Trains the wrapped model on this rank's share of the windows."""
+    job = told.job
+    optimizer = build_optimizer(job.train, ddp.module)
+    batches = Batches(windows, job.data.batch_size, told.rank, told.world_size, job.train.seed)
+    delay.into_optimizer(optimizer)
+    return Trainer(
+        ddp=ddp,
+        optimizer=optimizer,
+        batches=delay.into_batches(batches),
+        spec=job.train,
+        batch_size=job.data.batch_size,
+        loss=model.loss,
+        nic=NicCounters(told.interface) if told.local_rank == 0 else None,
+    )
