@@ -16,5 +16,6 @@ def choose_backend(name: str) -> Backend:
     if name == AUTO:
         return NETNS
     if name not in BACKENDS:
-        raise ClusterError(f"unknown backend {name!r}", None, nearest(name, [AUTO, *BACKENDS]))
+        rule = "a backend is one way in which nodes are made; auto takes the first that fits"
+        raise ClusterError(f"unknown backend {name!r}", rule, nearest(name, [AUTO, *BACKENDS]))
     return BACKENDS[name]

@@ -92,4 +92,5 @@ def no_lab(name: str, seen: str | None = None) -> NoLab:
     others = ", ".join(other for other in LabDirectory.names() if other != name)
     option = "" if name == DEFAULT_LAB else f" LAB={name}"
     seen = seen or (f"labs that are up: {others}" if others else None)
-    return NoLab(f'lab "{name}" is not up', None, f"make cluster-up{option}", seen=seen)
+    rule = "a lab is brought up first, and stays until it is taken down"
+    return NoLab(f'lab "{name}" is not up', rule, f"make cluster-up{option}", seen=seen)

@@ -172,7 +172,8 @@ def require_privilege(privilege: str) -> None:
     """Raises ClusterError unless a lab can be made with this privilege."""
     if privilege not in PRIVILEGES:
         hint = nearest(privilege, PRIVILEGES)
-        raise ClusterError(f"unknown privilege {privilege!r}", None, hint)
+        rule = "none: as you are; sudo: the lab's own process is started with more rights"
+        raise ClusterError(f"unknown privilege {privilege!r}", rule, hint)
 
 
 def list_labs() -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _fault(place: _Place, document: Document, error: dict[str, Any]) -> Fault:
     if kind == "extra_forbidden":
         return Fault(where, key, "unknown key", None, _fix_for(place))
     if kind == "missing":
-        return Fault(where, key, "is missing", None, f"add {path[-1]}: ...")
+        return Fault(where, key, "is missing", "it has no default", f"add {path[-1]}: ...")
     if hasattr(cause, "rule"):  # an error of ours, of whichever package
         path = (*path, *getattr(cause, "below", ()))
         fix = " or: ".join(cause.fix) or None

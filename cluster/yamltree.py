@@ -27,6 +27,7 @@ _FILE = "what holds a / or ends in .yaml is a file of YAML text"
 _FILE_FIX = "name a file that you can read"
 LONGEST_LABEL = 80
 DEEPEST = 20
+_YAML = "files are YAML: key: value, a line each, indented with spaces"
 _SET_RULE = "a setting is a key path, an equals sign and a value"
 _KEYS = ("a file is a set of keys, each with its value", "write key: value, a line each")
 _DEEP = ("nested too deeply", "no key of ours lies deeper than a few levels", "look for brackets")
@@ -157,13 +158,13 @@ def _compose(text: str, name: str) -> yaml.Node | None:
 def _syntax_fault(exc: yaml.YAMLError, text: str, name: str) -> Fault:
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     if mark is None:
-        return Fault(name, "", f"not YAML: {exc}")
+        return Fault(name, "", f"not YAML: {exc}", _YAML, _FILE_FIX)
     where = f"{name}:{mark.line + 1}"
     line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
     if "\t" in line[: mark.column + 1]:
         return Fault(where, "", "a tab", "YAML indents with spaces only", "replace it by spaces")
     problem = getattr(exc, "problem", None) or str(exc)
-    return Fault(where, "", f"not YAML: {problem}", None, f"look at {line.strip()!r}")
+    return Fault(where, "", f"not YAML: {problem}", _YAML, f"look at {_short(line.strip())}")
 
 
 def _is_text(text: str) -> bool:

@@ -46,7 +46,7 @@ def status(lab_name: str | None, as_json: bool) -> None:
 
 def _one(name: str) -> "Sighting":
     """The lab of this name; raises NoLab, where it is dead after what it left was removed."""
-    from cluster.errors import NoLab
+    from cluster.kept import no_lab
     from cluster.lab import open_lab
     from cluster.survey import Condition, sight
 
@@ -56,12 +56,8 @@ def _one(name: str) -> "Sighting":
         found = sight(name)
     if found is None or found.condition is Condition.REMOVED:
         seen = found.note if found else None
-        raise NoLab(f'lab "{name}" is not up', None, _up_again(name), seen=seen)
+        raise no_lab(name, seen)
     return found
-
-
-def _up_again(name: str) -> str:
-    return "make cluster-up" if name == "default" else f"make cluster-up LAB={name}"
 
 
 def _entry(sighting: "Sighting", now_s: float) -> dict[str, Any]:

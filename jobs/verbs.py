@@ -156,7 +156,15 @@ def _usage(exc: click.ClickException) -> CommandLineError:
             rule=f"options are {', '.join(options)}",
             fix=f"{path} {near[0]}" if near else f"{path} --help",
         )
-    return CommandLineError(exc.format_message(), fix=f"{path} --help")
+    return CommandLineError(exc.format_message(), rule=_rule(exc, context), fix=f"{path} --help")
+
+
+def _rule(exc: click.ClickException, context: click.Context | None) -> str:
+    """What the option that is wrong means, or how the verb is called."""
+    option = exc.param if isinstance(exc, click.BadParameter) else None
+    if isinstance(option, click.Option) and option.help:
+        return f"{option.opts[0]}: {option.help}"
+    return " ".join(context.get_usage().split()) if context else "options are as --help shows them"
 
 
 def _tell(error: Any, as_json: bool, code: int) -> int:

@@ -8,10 +8,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from tests import prometheus
 
@@ -62,21 +60,9 @@ REASONS: Mapping[str, Callable[[], str | None]] = {
 LIVE = "tests/live/"
 
 
-class OneLabAtATime(LoadScopeScheduling):
-    """Live tests in one process, one lab at a time; the files of fast ones run beside them."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return LIVE if nodeid.startswith(LIVE) else nodeid.partition("::")[0]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneLabAtATime:
-    return OneLabAtATime(config, log)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The live ones take longest, so they begin."""
+    """The live ones wait most and take longest, so they begin; fast ones fill the gaps."""
     items.sort(key=lambda item: not item.nodeid.startswith(LIVE))
 
 

@@ -27,6 +27,7 @@ class Verb(NamedTuple):
 
 
 _CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
+_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 
 VERBS: dict[str, Verb] = {
     "cluster-up": Verb(
@@ -85,7 +86,7 @@ VERBS: dict[str, Verb] = {
         "run the tests",
         _CHOICES,
         layer="dev",
-        command=("pytest", "--numprocesses=auto", "--dist=loadscope", "--no-loadscope-reorder"),
+        command=("pytest", *_PARALLEL),
     ),
     "check": Verb(
         "format, lint, types, imports, sizes", _CHOICES, layer="dev", module="tools.check"

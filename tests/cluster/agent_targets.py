@@ -43,6 +43,12 @@ def stay(argument: dict[str, Any]) -> None:
     time.sleep(600)
 
 
+def busy(argument: dict[str, Any]) -> None:
+    """Computes in C for hours, as a rank does that waits for a peer there."""
+    say({"pid": os.getpid()})
+    sum(range(10**14))
+
+
 def listen(argument: dict[str, Any]) -> None:
     """Says which of the given descriptors it holds."""
     say({"holds": Path(f"/proc/self/fd/{argument['fd']}").exists()})

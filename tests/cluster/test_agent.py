@@ -204,6 +204,13 @@ def test_killed_ranks_are_told_with_their_signals(agent: AgentClient) -> None:
     assert not [event for event in events if event["event"] == "log"]  # no traceback
 
 
+def test_a_rank_that_never_comes_back_to_python_is_ended_by_a_signal(agent: AgentClient) -> None:
+    agent.start("busy", {})
+    pid = agent.hear("message")["data"]["pid"]
+    os.kill(pid, signal.SIGTERM)
+    assert agent.hear("exit")["signal"] == "SIGTERM"
+
+
 def test_a_killed_rank_is_told_and_takes_its_group_along(agent: AgentClient) -> None:
     agent.start("stay", {}, {})
     first, second = (agent.hear("message")["data"] for _ in range(2))

@@ -1,10 +1,10 @@
 """What nobody should type, to every verb: no traceback, no hang, an exit code, and what to do.
 
-A verb that is new joins the first table (`BASE`); the values and files are tried on all of them.
+A verb that is new joins the first table of `tests.jobs.nonsense`; the values, files and places
+there are tried on all of them.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,50 +18,10 @@ from cluster.errors import HostError
 from cluster.lab import Lab
 from jobs.verbs import VERBS, ddplab
 from tests.jobs.command import call, valid
+from tests.jobs.nonsense import BASE, FILES, HUGE, NONSENSE, PLACES, SPOILT_STATE, place
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-BASE = {
-    "up": ["--dry-run"],
-    "status": [],
-    "probe": [],
-    "link": ["--node", "all", "--rate", "50mbit", "--dry-run"],
-    "down": [],
-    "run": ["hier"],
-    "compare": ["ring", "hier"],
-    "scale": ["ring", "--nodes", "1"],
-    "runs": [],
-    "runs-clean": ["--keep", "1"],
-    "doctor": ["--quick"],
-}
-"""A right way to call each verb, as far as its options go."""
-
-HUGE = "9" * 400
-NONSENSE = (
-    "",
-    " ",
-    "no-such-thing",
-    "grüße-日本",
-    "a\nb",
-    "\x1b[31mred\x07",
-    "\udcff",
-    "\0",
-    "../../etc/passwd",
-    "-1",
-    "1e999",
-    "nan",
-    HUGE,
-    "x" * 5000,
-    "{",
-    "a={a: " * 2000,
-    ".".join("a" * 2000) + "=1",
-    "[[[",
-    "%s%n",
-    "a: b",
-    "!!python/object/apply:os.system [id]",
-    "1gbps",
-    "/dev/zero",
-)
 FINE = {
     ("up", "--lab"): ("no-such-thing", "1e999", "nan", "1gbps"),
     ("runs-clean", "--keep"): (HUGE,),
@@ -98,6 +58,12 @@ def options_of(verb: str) -> Iterator[str]:
             yield option.opts[0]
 
 
+def takes_words(verb: str) -> bool:
+    command = ddplab.get_command(click.Context(ddplab), verb)
+    assert command is not None
+    return any(isinstance(each, click.Argument) for each in command.params)
+
+
 def base_without(verb: str, option: str) -> list[str]:
     words = list(BASE[verb])
     if option in words:
@@ -116,6 +82,8 @@ def require_an_answer(capsys: pytest.CaptureFixture[str], *words: str) -> None:
         _, out, _ = call(capsys, *words, "--json")
         faults = json.loads(out)["error"]["message"].splitlines()
         assert len(faults) > 1 and all("; " in fault for fault in faults), (words, faults)
+    else:
+        assert "\n  rule    " in err, (words, err)
     assert not set(out + err) & set("\x1b\x07\0"), (words, out + err)
     assert not Path("runs").exists(), words
     assert cluster.lab.list_labs() == (), words
@@ -146,6 +114,21 @@ def test_words_that_are_none(capsys: pytest.CaptureFixture[str], verb: str) -> N
     require_json(capsys, verb, "--no-such-option", *BASE[verb])
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if takes_words(verb)])
+@pytest.mark.usefixtures("one_lab")
+def test_jobs_that_are_none(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    job, *options = BASE[verb]
+    for value in NONSENSE:
+        require_an_answer(capsys, verb, *[o for o in options if o != "hier"], "--", job, value)
+        require_an_answer(capsys, verb, *[o for o in options if o != "hier"], "--", value)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if not takes_words(verb)])
+def test_words_where_none_belong(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    for value in NONSENSE:
+        require_an_answer(capsys, verb, *BASE[verb], "--", value)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.usefixtures("one_lab")
 def test_values_that_are_none(capsys: pytest.CaptureFixture[str], verb: str) -> None:
@@ -160,42 +143,6 @@ def test_values_that_are_none(capsys: pytest.CaptureFixture[str], verb: str) -> 
     assert not wrong, "\n".join(wrong)
 
 
-FILES = {
-    "nothing": b"",
-    "blanks": b" \n\n  \n",
-    "no text": bytes(range(256)),
-    "half a letter": "name: grüße".encode()[:-3],
-    "a zero byte": b"name: a\0b\n",
-    "two bytes a letter": "name: hier\n".encode("utf-16"),
-    "a word": b"hier\n",
-    "a list": b"- name: hier\n",
-    "two documents": b"name: a\n---\nname: b\n",
-    "a tab": b"name: a\n\tnodes: 2\n",
-    "a key twice": b"name: a\nlinks: {}\nname: b\n",
-    "a key twice, deeper": b"name: a\nlinks: {inter_node: {rate: 1gbit, rate: 2gbit}}\n",
-    "an open bracket": b"name: [a\n",
-    "many brackets": b"name: " + b"[" * 1500,
-    "many braces": b"{a: " * 3000 + b"}" * 3000,
-    "aliases of aliases": b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
-    "a key merged in": b"base: &b {name: a}\n<<: *b\n",
-    "a key that is a list": b"? [a, b]\n: 1\n",
-    "a tag": b"name: !!python/object/apply:os.system [id]\n",
-    "an octal number": b"name: a\nnodes: 010\nbaseline_steps: 010\n",
-    "minutes": b"name: a\nnodes: 10:30\nbaseline_steps: 10:30\n",
-    "a switch for a number": b"name: a\nnodes: on\nbaseline_steps: on\n",
-    "a date": b"name: 2026-11-30\n",
-    "an exponent": b"name: a\nnodes: 1e6\nbaseline_steps: 1e6\n",
-    "no number": b"name: a\nnodes: .nan\nbaseline_steps: .inf\n",
-    "a huge number": b"name: a\nnodes: " + b"9" * 4000 + b"\nbaseline_steps: " + b"9" * 4000,
-    "no name": b"name: null\n",
-    "a name of two lines": b'name: "a\\nb"\n',
-    "a name that steers": b'name: "\\e[31m"\n',
-    "a foreign name": "name: grüße\n".encode(),
-    "a key misspelt": b"nmae: a\n",
-    "a key at the wrong level": b"name: a\nrate: 1gbit\nlr: 0.1\n",
-    "an endless name": b"name: " + b"x" * 100_000,
-    "an endless key": b"x" * 100_000 + b": 1\n",
-}
 TAKES_FILES = {"cluster": ("up", "--dry-run", "--cluster"), "job": ("run", "--print-config")}
 
 
@@ -208,30 +155,6 @@ def test_files_that_say_nothing_right(
     require_an_answer(capsys, *words, "file.yaml")
 
 
-def place(kind: str) -> str:
-    """Something else where a file is expected; its name."""
-    path = Path("grüße\n.yaml" if kind == "missing, an odd name" else f"{kind}.yaml")
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "link to nowhere":
-        path.symlink_to("nowhere")
-    elif kind == "link to itself":
-        path.symlink_to(path)
-    elif kind == "endless":
-        path.symlink_to("/dev/zero")
-    elif kind == "below a file":
-        Path("plain").write_text("")
-        path = Path("plain/file.yaml")
-    elif kind == "too long":
-        path = Path("x" * 300 + ".yaml")
-    return str(path)
-
-
-PLACES = ("folder", "pipe", "link to nowhere", "link to itself", "endless", "below a file")
-
-
 @pytest.mark.parametrize("kind", [*PLACES, "too long", "missing, an odd name"])
 @pytest.mark.usefixtures("one_lab")
 def test_places_that_hold_no_file(capsys: pytest.CaptureFixture[str], kind: str) -> None:
@@ -241,20 +164,6 @@ def test_places_that_hold_no_file(capsys: pytest.CaptureFixture[str], kind: str)
             require_an_answer(capsys, *words, name)
     if kind == "folder":  # with nothing in it
         require_an_answer(capsys, "run", "hier", "--data", name)
-
-
-SPOILT_STATE = {
-    "cut off": '{"schema": 1, "backend": "net',
-    "of another version": '{"schema": 2}',
-    "a list": "[]",
-    "without keys": '{"schema": 1}',
-    "of an unknown backend": '{"schema": 1, "backend": "x", "spec": {}, "probe": null}',
-    "with a spoilt specification": (
-        '{"schema": 1, "backend": "netns", "created_at": 1, "probe": null, "spec": {"nodes": 2},'
-        '"nodes": {"holder": {}, "nodes": [], "subnet": "198.18.0.0/15", "privilege": "none"}}'
-    ),
-    "no text": "\udcff",
-}
 
 
 @pytest.mark.parametrize("content", SPOILT_STATE.values(), ids=SPOILT_STATE)

@@ -1,18 +1,13 @@
 """The command line: the verbs about runs, and what those who mistype are told."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import cluster.lab
-from cluster.errors import NoLab
-from jobs.report import terminal
 from jobs.verbs import VERBS
 from tests.jobs.command import call, valid
 
@@ -90,66 +85,6 @@ def test_streams_and_folders_that_are_not_there(line: str, code: int, words: str
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
-
-
-def test_an_impatient_second_ctrl_c_changes_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def twice(_name: str) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    show = terminal.show
-
-    def interrupted(*arguments: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        show(*arguments)
-
-    monkeypatch.setattr(cluster.lab, "open_lab", twice)
-    monkeypatch.setattr(terminal, "show", interrupted)
-    code, _, err = call(capsys, "probe")
-    assert (code, err.strip()) == (130, "ddplab: stopped by you")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_stop_signal_ends_a_verb_in_order_and_in_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    number = signal.Signals[name]
-    before = signal.getsignal(number)
-    ended = []
-
-    def stopped(_name: str) -> None:
-        try:
-            os.kill(os.getpid(), number)
-        finally:  # what is put in order then is not disturbed by further ones
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
-            ended.append("in order")
-
-    monkeypatch.setattr(cluster.lab, "open_lab", stopped)
-    code, out, err = call(capsys, "run", "hier")
-    who = "you" if name == "SIGINT" else name
-    assert (code, out, err.strip()) == (130, "", f"ddplab: stopped by {who}")
-    assert ended == ["in order"]
-    assert signal.getsignal(number) == before
-    code, out, _ = call(capsys, "run", "hier", "--json")
-    assert (code, valid(out, "error")["error"]["kind"]) == (130, "stopped")
-
-
-def test_a_stop_signal_that_is_ignored_stays_ignored(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hung_up(_name: str) -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
-        raise NoLab("this far")
-
-    monkeypatch.setattr(cluster.lab, "open_lab", hung_up)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        assert call(capsys, "run", "hier") == (1, "", "ddplab: this far\n")
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,6 +1,5 @@
 """The launcher against real agents and processes on this machine, with ranks that end badly."""
 
-import errno
 import json
 import os
 import signal
@@ -284,32 +283,6 @@ def test_a_program_that_cannot_be_imported_is_named(make_lab: Any, tmp_path: Pat
     result = launch(job("ok"), make_lab(1, 1), tmp_path / "runs", Notes(), program)
     assert result.error is not None
     assert "cannot import nowhere" in result.error.message
-
-
-class Hangup(Notes):
-    """A terminal that is closed at the third step: a signal, and nothing can be shown any more."""
-
-    def end(self) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_a_terminal_that_is_gone_keeps_what_was_done(
-    make_lab: Any, tmp_path: Path, told: bool
-) -> None:
-    def hang_up(phase: PhaseProgress) -> None:
-        if phase.phase == "train" and phase.done == 3:
-            if told:
-                os.kill(os.getpid(), signal.SIGHUP)
-            raise OSError(errno.EIO, "Input/output error")
-
-    spec = job("ok", train={"steps": 5000})
-    result = run_it(make_lab(), tmp_path / "runs", spec, Hangup(hang_up))
-    assert result.error is not None
-    words = "stopped by SIGHUP at step" if told else "standard output: Input/output error"
-    assert result.error.message.startswith(words)
-    summary = json.loads((tmp_path / "runs/latest/summary.json").read_text())
-    assert (summary["status"], summary["steps"] >= 3) == ("failed", True)
 
 
 def test_a_fault_of_the_launcher_keeps_what_was_done(make_lab: Any, tmp_path: Path) -> None:

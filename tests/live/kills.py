@@ -39,12 +39,20 @@ COMMANDS = {
     "down": ("down",),
     "link": ("link", "--node=all", "--rate=100mbit"),
     "run": ("run", "hier", *(f"--set={each}" for each in (*SMALL, *ENDLESS))),
+    "compare": ("compare", "ring", "hier", *(f"--set={each}" for each in SMALL), "--rounds=99"),
+    "scale": ("scale", "ring", "--nodes=2", *(f"--set={each}" for each in SMALL), "--rounds=99"),
     "summary": ("run", "hier", *(f"--set={each}" for each in (*SMALL, "train.steps=2"))),
 }
 MADE = {
     "up": ("cluster-up", "CLUSTER=2x2"),
     "run": ("run", "JOB=hier", "SET=" + " ".join((*SMALL, *ENDLESS))),
 }
+
+
+STAYS = ("probe", "run", "link", "compare")
+"""The verbs that find a lab and leave it."""
+WITHOUT = ("up", "scale")
+"""Those that make their own."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Outcome:
 
 
 def expected(cell: Cell) -> Outcome:
-    name, number, stays = cell.number.name, cell.number, cell.verb in ("probe", "run", "link")
+    name, number, stays = cell.number.name, cell.number, cell.verb in STAYS
     if cell in UNHARMED:
         return Outcome((130,), "stopped by you", True, goes_on=True)
     if (cell.victim, number) == ("probe client", STOP):
@@ -141,6 +149,11 @@ def cells() -> Iterator[Cell]:
             yield from (Cell("run", moment, victim, number) for number in (*ENDING, STOP))
         yield Cell("run", moment, "agent", STOP)
     yield from UNHARMED
+    for verb, moments in (("compare", ("start", "ranks")), ("scale", ("lab", "ranks"))):
+        for moment in moments:
+            yield from (Cell(verb, moment, "command", number) for number in ENDING)
+            heard = (KILL,) if moment == "lab" else (KILL, TERM)  # it has just begun
+            yield from (Cell(verb, moment, "holder", number) for number in heard)
 
 
 def suffer(it: TestLab, cell: Cell) -> None:
@@ -166,7 +179,7 @@ def started(it: TestLab, cell: Cell) -> "Iterator[Scene]":
     if cell.victim in ("make", "group"):
         return scene(it, *MADE[cell.verb], f"LAB={it.name}", make=checkout(it))
     words = COMMANDS["summary" if cell.moment == "summary" else cell.verb]
-    return scene(it, *words, f"--lab={it.name}")
+    return scene(it, *words, *([] if cell.verb == "scale" else [f"--lab={it.name}"]))
 
 
 def stop_later(at_work: Scene, cell: Cell, victims: Sequence[int]) -> None:
@@ -183,7 +196,7 @@ def check(it: TestLab, at_work: Scene, cell: Cell, outcome: Outcome, code: int) 
     wait_until(lambda: left(it, outcome.stays) == {}, END_S, f"gone: {left(it, outcome.stays)}")
     screen = at_work.screen()
     assert code in outcome.codes, (code, screen)
-    assert re.search(outcome.words, screen), screen
+    assert re.search(outcome.words, " ".join(screen.split())), screen  # lines are wrapped
     assert "Traceback" not in screen, screen
     if cell.verb == "run":
         check_kept(it, at_work)
@@ -233,7 +246,7 @@ def main(words: Sequence[str]) -> int:
 
 def attempt(it: TestLab, cell: Cell) -> str:
     try:
-        if cell.verb == "up":
+        if cell.verb in WITHOUT:
             it.command("down", f"--lab={it.name}")
         else:
             done = it.command("up", "--no-probe", "--cluster=2x2", f"--lab={it.name}")

@@ -216,6 +216,8 @@ MOMENTS: Mapping[str, Callable[[Scene], object]] = {
     "baseline": lambda it: '"kind":"baseline"' in it.records(),
     "training": lambda it: it.steps() >= 3,
     "summary": lambda it: '"kind":"end"' in it.records(),
+    "lab": lambda it: holders(it.it),
+    "ranks": lambda it: agents(it.it, 3),
     "down": lambda it: "taken down" in _text(it.it, "use"),
     "link": lambda it: it.process.poll() is None and _text(it.it, "lock") == str(it.process.pid),
 }

@@ -118,14 +118,14 @@ def test_every_job_ends_with_one_checksum_and_the_same_loss(counted: Counted) ->
 def test_what_stays_inside_a_node_is_what_was_sent_inside(counted: Counted) -> None:
     """Loopback carries the intra-node payload and nothing of what goes between nodes.
 
-    Two jobs: what each sends once (parameters, calibration) cancels, and at 2 ranks a node and
-    more the interleaved ring sends nothing inside.
+    Two jobs: what each sends besides (barriers, checksums) cancels, and at 2 ranks a node and more
+    the interleaved ring sends nothing inside.
     """
     inside = {job: counted.totals(job, "intra_node_bytes") for job in JOBS}
     assert set(inside["ring-interleaved"]) == {0}
     for node in range(counted.num_nodes):
         assert inside["hier"][node] > 0
-        # retransmissions and the calibration's small messages differ a little from job to job
+        # retransmissions differ a little from job to job
         more = counted.loopback["hier"][node] - counted.loopback["ring-interleaved"][node]
         assert more == pytest.approx(inside["hier"][node], rel=HEADERS - 1)
 

@@ -1,6 +1,6 @@
 """What each rank runs when several jobs take turns in one set of ranks: jobs.worker, repeatedly.
 
-Beside the records of each job stands what its node's loopback carried meanwhile.
+Beside the records of each job stands what its node's loopback carried while its steps ran.
 """
 
 import json
@@ -16,7 +16,7 @@ from jobs.events import Events
 from jobs.phases import NicCounters
 from jobs.rendezvous import rendezvous
 from jobs.spec import JobSpec
-from jobs.worker import train_job
+from jobs.worker import ready_to_train
 
 
 def main(argument: dict[str, Any]) -> None:
@@ -30,9 +30,10 @@ def main(argument: dict[str, Any]) -> None:
             text = load_data(job.data)
             turn = told.model_copy(update={"job": job, "run_dir": str(run_dir / name)})
             windows = Windows(text.content, job.model.context)
-            loopback = NicCounters("lo")
-            train_job(turn, text, windows, store, Events(None))
-            dist.barrier()
+            with ready_to_train(turn, text, windows, store, Events(None)) as rank_run:
+                loopback = NicCounters("lo")  # what comes before depends on how busy the machine is
+                rank_run.run()
+                dist.barrier()
             if told.local_rank == 0:
                 crossed, _ = loopback.total()
                 (run_dir / name / f"loopback{told.node}").write_text(str(crossed))
