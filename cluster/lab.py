@@ -42,7 +42,8 @@ PRIVILEGES = ("none", "sudo")
 
 @dataclass(frozen=True)
 class LabEvent:
-    """Progress of `bring_up`: a step (`start`, `limit`, `measure`) begins, or has ended."""
+    """Progress of `bring_up`: a step (`start`, `limit`, `measure`; `search` for a rate that
+    can be carried) begins, or has ended."""
 
     step: str
     seconds: float | None = None

@@ -32,7 +32,7 @@ _PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no
 VERBS: dict[str, Verb] = {
     "cluster-up": Verb(
         "start the lab and measure its links",
-        ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE"),
+        ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE", "DRY_RUN"),
         command=("ddplab", "up"),
     ),
     "run": Verb(
@@ -47,7 +47,7 @@ VERBS: dict[str, Verb] = {
     "cluster-probe": Verb("measure the links again", ("LAB",), command=("ddplab", "probe")),
     "link": Verb(
         "change a link, also while a job runs",
-        ("NODE", "RATE", "INTRA_RATE", "LAB"),
+        ("NODE", "RATE", "INTRA_RATE", "LAB", "DRY_RUN"),
         ("NODE",),
         command=("ddplab", "link"),
     ),
@@ -118,6 +118,7 @@ VARIABLES: dict[str, str] = {
     "BASE": "the job that others are held against; native, or else the first",
     "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
     "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
+    "DRY_RUN": "1: print the exact commands and do nothing",
     "QUICK": "1: do not measure what links carry, which takes ten seconds",
     "KEEP": "how many runs to keep",
     "TORCH": "another PyTorch, as for pip: TORCH=torch==2.12.0; TORCH=default: back to ours",
@@ -132,7 +133,7 @@ _OPTIONS = (
     *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "PRIVILEGE"),
     *("ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
 )
-FLAGS = ("ALLOW_DIFFERENT", "QUICK")
+FLAGS = ("ALLOW_DIFFERENT", "DRY_RUN", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 
