@@ -43,7 +43,8 @@ def carried_rate(nodes: Shapeable, spec: ClusterSpec) -> int | None:
 def carried_here(spec: ClusterSpec, privilege: str = "none") -> int | None:
     """As `carried_rate`, in a lab that is made for it and gone when this process is."""
     root = state_root(os.environ, os.geteuid())
-    with tempfile.TemporaryDirectory(prefix="doctor-", dir=root) as directory:
+    # with a dot no lab can be called so, and none is taken for one
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=root) as directory:
         nodes = choose_backend(AUTO).create(Path(directory), privilege)
         nodes.up(limited(spec, None))
     try:

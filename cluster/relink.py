@@ -67,7 +67,7 @@ def mend(lab: Lab, directory: LabDirectory) -> Lab:
         raise _half_changed(lab, exc) from exc
     position, log = lab.link_position, changes_since(directory.path, lab.link_position)
     if log and log[-1].settled_ns is None:
-        position = log_settled(directory.path, _changed_rates(nodes, lab.pending, lab.spec))
+        position = log_settled(directory.path, _taken_back(nodes, lab.pending, lab.spec))
     whole = replace(lab, pending=None, link_position=position)
     write_lab(whole, directory)
     return whole
@@ -81,6 +81,12 @@ def _nodes_to_change(lab: Lab, spec: ClusterSpec) -> list[Node]:
         if spec.links_of(node.name) != lab.spec.links_of(node.name)
         or lab.nodes.shape_plan(node, spec.links_of(node.name))
     ]
+
+
+def _taken_back(nodes: Sequence[Node], pending: ClusterSpec, spec: ClusterSpec) -> list[LinkRate]:
+    """What is again as it was, of the nodes that were to change; of all where none was."""
+    asked = [node for node in nodes if pending.links_of(node.name) != spec.links_of(node.name)]
+    return _changed_rates(asked or nodes, pending, spec)
 
 
 def _changed_rates(

@@ -50,29 +50,55 @@ def price(schedule: Schedule, fabric: Fabric, num_bytes: int, segments: int = 1)
 
     A stage takes as long as its slowest capacity: alpha + bytes / rate, over all transfers that
     share it. The first segment takes the sum of its stages; each further one adds what the busiest
-    capacity needs for its bytes alone, since that one never pauses while segments follow. So the
-    result is never below bytes / rate of any capacity. Raises UsageError without links.
+    capacity needs for its bytes alone, since that one never pauses while segments follow. The
+    alphas of that capacity's own stages pass while others' bytes do, all but one. So the result is
+    never below bytes / rate of any capacity. Raises UsageError without links.
     """
     if not fabric.links:
         raise UsageError("a fabric without links has no price; give it the links of every node")
     capacities = _capacities(fabric)
     links = [_link(fabric, capacity) for capacity in capacities]
     totals = [0] * len(capacities)
-    first_segment_s = 0.0
+    alphas = [_Alphas() for _ in capacities]
+    first_segment_s = all_alphas_s = 0.0
     for load in _stage_loads(schedule, fabric, _chunk_bytes(schedule, num_bytes, 1, segments)):
         totals = list(map(add, totals, load))
-        first_segment_s += max(
-            (
-                link.alpha_s + stage_bytes / segments / link.bytes_per_s
-                for link, stage_bytes in zip(links, load, strict=True)
-                if stage_bytes
-            ),
-            default=0.0,
-        )
+        alpha_s, bytes_s = _stage_s(load, links, segments)
+        first_segment_s += bytes_s
+        all_alphas_s += alpha_s
+        for stage_bytes, own in zip(load, alphas, strict=True):
+            if stage_bytes:
+                own.take(alpha_s)
     busy_s = [total / link.bytes_per_s for total, link in zip(totals, links, strict=True)]
-    seconds = first_segment_s + max(busy_s) * (segments - 1) / segments
-    bottleneck = capacities[busy_s.index(max(busy_s))] if any(totals) else None
+    busiest = busy_s.index(max(busy_s))
+    own = alphas[busiest]
+    following_s = busy_s[busiest] * (segments - 1) / segments + own.largest_s
+    seconds = first_segment_s + all_alphas_s - own.sum_s + max(own.sum_s, following_s)
+    seconds = max(seconds, busy_s[busiest])  # a stage inside may outlast its bytes between nodes
+    bottleneck = capacities[busiest] if any(totals) else None
     return Price(seconds, _by_node(fabric, totals), bottleneck)
+
+
+@dataclass
+class _Alphas:
+    """The fixed times of the stages that use one capacity."""
+
+    sum_s: float = 0.0
+    largest_s: float = 0.0
+
+    def take(self, alpha_s: float) -> None:
+        self.sum_s += alpha_s
+        self.largest_s = max(self.largest_s, alpha_s)
+
+
+def _stage_s(load: Sequence[int], links: Sequence[Link], segments: int) -> tuple[float, float]:
+    """The fixed time of a stage's slowest capacity, and that of a segment's bytes there."""
+    times = (
+        (link.alpha_s, stage_bytes / segments / link.bytes_per_s)
+        for link, stage_bytes in zip(links, load, strict=True)
+        if stage_bytes
+    )
+    return max(times, key=sum, default=(0.0, 0.0))
 
 
 def traffic(

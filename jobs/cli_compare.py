@@ -236,6 +236,7 @@ def _tell(
     found: "Sequence[ComparedRun]", base: str, differences: Sequence[str], asked: Asked
 ) -> int:
     """The comparison of runs that came to their end, on the screen or as JSON."""
+    from cluster.lab import list_labs
     from jobs.compare.comparison import compare as held_together
     from jobs.compare.files import comparison_json, write_bundle
     from jobs.report.compare_screen import closing_screen, next_lines
@@ -253,7 +254,7 @@ def _tell(
         return FAILED if error else 0
     console = output_console()
     show(console, closing_screen(comparison, gated, differences, console.width))
-    show(console, next_lines(comparison, folder.run_id, console.width))
+    show(console, next_lines(comparison, folder.run_id, differences, list_labs(), console.width))
     if error:
         errors = error_console()
         show(errors, error_screen(error, errors.width))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from jobs.cli_lab import MOST, json_option
 from jobs.cli_run import assignments
@@ -62,9 +63,18 @@ def scale(
     require_privilege(privilege)
     choice = LabChoice(choose_backend(backend).name, privilege)
     turns = Turns(rounds or ROUNDS, steps or TURN_STEPS)
-    typed = {"JOBS": " ".join(jobs), "NODES": nodes, "CLUSTER": cluster, "SCALING": scaling}
-    typed["SET"] = " ".join(sets)
-    return _run(plan, choice, turns, typed, as_json)
+    return _run(plan, choice, turns, _typed(click.get_current_context()), as_json)
+
+
+def _typed(context: click.Context) -> dict[str, str]:
+    """The variables of `make scale` that say what was typed, and no others."""
+    typed = {}
+    for name in (str(parameter.name) for parameter in context.command.params):
+        if name != "as_json" and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = context.params[name]
+            text = " ".join(value) if isinstance(value, tuple) else str(value)
+            typed["SET" if name == "sets" else name.upper()] = text
+    return typed
 
 
 def _check_inputs(plan: "ScalePlan") -> None:
@@ -125,7 +135,7 @@ def _show_result(plan: "ScalePlan", result: "ScaleResult", typed: Mapping[str, s
         errors = error_console()
         show(errors, error_screen(result.error, errors.width))
     elif result.files:
-        show(console, next_lines(typed))
+        show(console, next_lines(plan, typed, console.width))
     if result.files:
         show(console, files_lines(result.files.folder.run_id, console.width))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddp.calibrate import Calibration  # needs torch; whoever prices a run again does not
 
 UNLIMITED = float("inf")
+GLOO_SEGMENTS = 2  # so many parts of a buffer are in flight in gloo's own ring
 
 
 class Calibrated(Protocol):
@@ -122,8 +123,11 @@ def predict(
 
 def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:
     schedule = priced_schedule(plan)
+    native = plan.algorithm == "native"
     return [
-        price(schedule, fabric, num_bytes, bucket.segments) if schedule else None
+        price(schedule, fabric, num_bytes, GLOO_SEGMENTS if native else bucket.segments)
+        if schedule
+        else None
         for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True)
     ]
 

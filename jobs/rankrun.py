@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
@@ -25,6 +23,7 @@ from jobs.predict import (
     slowest_rank,
     write_prediction,
 )
+from jobs.randomness import RandomState
 from jobs.records import RecordWriter, StepRecord
 from jobs.train import MeasuredStep, Trainer, baseline_block
 
@@ -41,7 +40,7 @@ class RankRun:
 
     _sent: list[StepRecord] = field(default_factory=list)
     _baseline_done: int = 0
-    _random: Tensor = field(default_factory=torch.get_rng_state)
+    _random: RandomState = field(default_factory=RandomState.take)
 
     def run(self) -> None:
         job = self.told.job
@@ -93,9 +92,9 @@ class RankRun:
     @contextmanager
     def _own_random(self) -> Iterator[None]:
         """Draws (dropout, say) go on where this job's left off, whatever others drew meanwhile."""
-        torch.set_rng_state(self._random)
+        self._random.restore()
         yield
-        self._random = torch.get_rng_state()
+        self._random = RandomState.take()
 
     def _tell(self, phase: PhaseName, done: int, total: int, measured: MeasuredStep) -> None:
         self.events.phase(phase, done, total, measured.record.loss, measured.record.step_s)

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,6 +20,7 @@ from jobs.data import BatchSource, Position
 from jobs.derive import Interval
 from jobs.models import next_byte_loss
 from jobs.phases import NicCounters, StepClock
+from jobs.randomness import RandomState
 from jobs.records import StepRecord
 from jobs.spec import TrainSpec
 
@@ -100,7 +100,7 @@ class Snapshot:
 
     tensors: tuple[Tensor, ...]
     optimizer: dict[str, Any]
-    random: Tensor
+    random: RandomState
     position: Position
 
     @classmethod
@@ -108,7 +108,7 @@ class Snapshot:
         return cls(
             tuple(tensor.clone() for tensor in _tensors(trainer.ddp.module)),
             copy.deepcopy(trainer.optimizer.state_dict()),
-            torch.get_rng_state(),
+            RandomState.take(),
             trainer.batches.position,
         )
 
@@ -116,7 +116,7 @@ class Snapshot:
         for tensor, before in zip(_tensors(trainer.ddp.module), self.tensors, strict=True):
             tensor.copy_(before)
         trainer.optimizer.load_state_dict(copy.deepcopy(self.optimizer))
-        torch.set_rng_state(self.random)
+        self.random.restore()
         trainer.batches.position = self.position
 
 

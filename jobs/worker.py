@@ -28,19 +28,7 @@ from jobs.models import build_model
 from jobs.rankrun import RankRun
 from jobs.records import RecordWriter
 from jobs.rendezvous import rendezvous
-from jobs.wrapping import failing_together, make_trainer, paced, told_in_words, wrapped
-
-__all__ = [
-    "RankRun",
-    "data_windows",
-    "failing_together",
-    "failure_told",
-    "main",
-    "ready_to_train",
-    "run_rank",
-    "told_in_words",
-    "train_job",
-]
+from jobs.wrapping import make_trainer, paced, told_in_words, wrapped
 
 
 def main(argument: dict[str, Any]) -> None:

@@ -16,7 +16,9 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from cluster.doctor.checks import FAULT, NOT_HERE, OK, SKIPPED, WARNING, Check, has_fault
@@ -36,6 +38,7 @@ IMPORT_TIMEOUT_S = 60
 ANEW = "rm -r .venv .venvs && make setup"
 HELP = "see docs/troubleshooting.md#missing-packages"
 WIDTH = 100
+PRIVILEGES = ("none", "sudo")
 
 
 class Found(NamedTuple):
@@ -71,11 +74,16 @@ def look(root: Path) -> Found:
 
 
 def alone(root: Path, checks: list[Check], cluster: str, privilege: str) -> int:
-    """The list without an environment, a line as soon as it is known. Returns the exit status."""
+    """The list without an environment, a line as soon as it is known. Returns the exit status.
+
+    Raises FrontDoorError for what cannot be asked about.
+    """
+    size = size_of(root, cluster)
+    check_privilege(privilege)
     width = shutil.get_terminal_size((WIDTH, 24)).columns
     sys.stdout.write(f"Trying what {cluster} needs of this machine. About 3 s.\n\n")
     found = []
-    for check in _all(root, checks, cluster, privilege):
+    for check in _all(checks, size, privilege):
         found.append(check)
         sys.stdout.writelines(f"{text}\n" for text, _ in check_lines(check, width))
         sys.stdout.flush()
@@ -84,7 +92,7 @@ def alone(root: Path, checks: list[Check], cluster: str, privilege: str) -> int:
     return 1 if has_fault(found) else 0
 
 
-def _all(root: Path, checks: list[Check], cluster: str, privilege: str) -> Iterator[Check]:
+def _all(checks: list[Check], size: tuple[int, int], privilege: str) -> Iterator[Check]:
     yield from checks
     if sys.version_info < OLDEST:
         yield commands_check()
@@ -93,19 +101,44 @@ def _all(root: Path, checks: list[Check], cluster: str, privilege: str) -> Itera
     from cluster.doctor.room import Size
     from jobs.doctor import alone as without_environment
 
-    yield from without_environment(Size(*size_of(root, cluster)), Path("runs"), privilege)
+    yield from without_environment(Size(*size), Path("runs"), privilege)
 
 
 def size_of(root: Path, cluster: str) -> tuple[int, int]:
-    """Nodes, and ranks of each, as a cluster's file says; one of each where it does not."""
+    """Nodes, and ranks of each, as a cluster's file says; one of each where it does not.
+
+    Raises FrontDoorError where it is neither of the catalog nor a file that can be read.
+    """
     ready = root / "cluster" / "catalog" / f"{cluster}.yaml"
     try:
-        text = (ready if ready.is_file() else Path(cluster)).read_text("utf-8")
-    except (OSError, UnicodeError):
-        text = ""
+        text = (ready if ready.is_file() else Path(cluster).expanduser()).read_text("utf-8")
+    except (OSError, ValueError, RuntimeError) as problem:  # RuntimeError: ~ of nobody
+        raise _no_cluster(root, cluster, problem) from problem
     found = [re.search(rf"^{key}:\s*(\d+)", text, re.M) for key in ("nodes", "ranks_per_node")]
     nodes, ranks = (int(match[1]) if match else 1 for match in found)
     return nodes, ranks
+
+
+def _no_cluster(root: Path, cluster: str, problem: Exception) -> FrontDoorError:
+    names = sorted(path.stem for path in (root / "cluster" / "catalog").glob("*.yaml"))
+    nearest = (get_close_matches(cluster, names, n=1, cutoff=0.5) or ["2x2"])[0]
+    return FrontDoorError(
+        f'"{cluster}" is no cluster that can be read.',
+        seen=f"CLUSTER={quote(cluster)}: {getattr(problem, 'strerror', None) or problem}",
+        rule=f"a cluster is one of {' '.join(names)}, or a file ending in .yaml",
+        fix=f"make doctor CLUSTER={nearest}",
+    )
+
+
+def check_privilege(privilege: str) -> None:
+    """Raises FrontDoorError for one that the command would refuse."""
+    if privilege not in PRIVILEGES:
+        raise FrontDoorError(
+            f'"{privilege}" is no privilege.',
+            seen=f"PRIVILEGE={quote(privilege)}",
+            rule=f"PRIVILEGE is {' or '.join(PRIVILEGES)}",
+            fix="leave PRIVILEGE out, or make doctor PRIVILEGE=sudo",
+        )
 
 
 def python_check(interpreters: list[Interpreter]) -> Check:

@@ -44,6 +44,11 @@ class ComparedRun:
         return not self.run["job"]["expects_divergence"]
 
     @property
+    def model_file_sha256(self) -> str | None:
+        """Of the file of one's own that made the model; None where it is one of ours."""
+        return (self.run.get("model_file") or {}).get("sha256")
+
+    @property
     def rounds(self) -> Rounds:
         """The seconds of its steps, turn by turn."""
         turns = self.run.get("turns")
@@ -237,6 +242,7 @@ def _what_fixes_bits(it: ComparedRun) -> tuple[Any, ...]:
         it.run["host"]["cpu"],
         it.run["versions"]["torch"],
         (it.ranks[0].header or {}).get("data", {}).get("sha256"),
+        it.model_file_sha256,
     )
 
 

@@ -57,6 +57,7 @@ def _place(it: ComparedRun) -> dict[str, Any]:
         "cores": run["host"]["cores"],
         "torch": run["versions"]["torch"],
         "data, SHA-256": (it.ranks[0].header or {}).get("data", {}).get("sha256"),
+        "model file, SHA-256": it.model_file_sha256,
     }
 
 

@@ -55,23 +55,34 @@ def _named(runs: Path, name: str) -> list[RunFolder]:
     short = name.removeprefix(f"{runs}/").rstrip("/")
     if short == LATEST and (runs / LATEST).is_symlink():
         short = (runs / LATEST).readlink().name
-    if short in known:
-        return [known[short]]
-    bundle = RunFolder(runs / short).read(BUNDLE_FILE) if short else None
-    if bundle is not None:
-        return [folder for part in _parts(bundle) for folder in _named(runs, part)]
-    nearest = get_close_matches(short, known, n=1)
-    raise CompareError(
-        f"{name}: no run of this folder's {runs}/",
-        rule="RUNS names finished runs, or a comparison, by their folders in it",
-        fix=f'RUNS="{nearest[0]} ..."' if nearest else "look at the list: make runs",
-    )
+    run_ids = [short] if short in known else _parts(RunFolder(runs / short)) or [short or name]
+    for run_id in run_ids:
+        if run_id not in known:
+            nearest = get_close_matches(run_id, known, n=1)
+            raise CompareError(
+                f"{run_id}: no run of this folder's {runs}/",
+                rule="RUNS names finished runs, or a comparison, by their folders in it",
+                fix=f'RUNS="{nearest[0]} ..."' if nearest else "look at the list: make runs",
+            )
+    return [known[run_id] for run_id in run_ids]
 
 
-def _parts(bundle: dict[str, object]) -> list[str]:
-    jobs = bundle.get("jobs")
-    summaries = jobs if isinstance(jobs, list) else []
-    return [str(summary["run_id"]) for summary in summaries]
+def _parts(folder: RunFolder) -> list[str]:
+    """The runs of a comparison; none where there is no such. CompareError for one not ours."""
+    bundle = folder.read(BUNDLE_FILE)
+    if bundle is None:
+        return []
+    try:
+        parts = [str(summary["run_id"]) for summary in bundle["jobs"]]
+    except (KeyError, TypeError):
+        parts = []
+    if not parts or bundle.get("folder") != folder.run_id:
+        raise CompareError(
+            f"{folder.path / BUNDLE_FILE}: not as make compare wrote it",
+            rule="it names the folder that it lies in, and each of its runs by its run_id",
+            fix="name the runs themselves: make runs",
+        )
+    return parts
 
 
 def _load(label: str, folder: RunFolder) -> ComparedRun:

@@ -1,6 +1,7 @@
 """Jobs that take turns, while they go: a line for the start, one before the rounds and one a round.
 
-An Observer of `rounds`; on a terminal what is going on now is drawn below, with the time left.
+An Observer of `rounds.launcher`; on a terminal what is going on now is drawn below, with the time
+left.
 """
 
 import time

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from jobs.compare.comparison import BLOCK_STEPS, LOSS_TOLERANCE, Comparison, Row
 from jobs.compare.gate import GateResult
+from jobs.compare.rules import job_differences
 from jobs.compare.stats import Estimate
 from jobs.report.compare_words import sentences
 from jobs.report.table import Column, table
@@ -22,8 +23,10 @@ from jobs.report.text import (
     percent,
     significant,
 )
+from jobs.spec import catalog, load_job
 from jobs.spread import Spread
 
+BADLY_PLACED = "ring-interleaved"
 LABEL_WIDTH = 13
 AT_MOST_WIDTH = 100
 VERDICTS = {
@@ -217,21 +220,38 @@ def closing_screen(
     return lines
 
 
-def next_lines(comparison: Comparison, folder: str, width: int) -> Lines:
-    """What to type next, and where the files are."""
-    lab = comparison.rows[0].it.run["lab"]["name"]
-    option = "" if lab == "default" else f" LAB={lab}"
-    best = comparison.contenders[0].it.label if comparison.contenders else "hier"
-    other = "ring" if comparison.base == best else best
-    commands = [
-        (f'make compare JOBS="{best} ring-interleaved"{option}', "the ring, badly placed"),
-        (f"make compare RUNS={folder} BASE={other}", "another base"),
-    ]
+def next_lines(
+    comparison: Comparison, folder: str, differences: Sequence[str], labs: Sequence[str], width: int
+) -> Lines:
+    """What to type next, and where the files are; `labs` are those that jobs can run on."""
+    told = " ALLOW_DIFFERENT=1" if differences else ""
+    ranked = [row.it.label for row in (*comparison.contenders, *comparison.rows)]
+    other = next(label for label in ranked if label != comparison.base)
+    commands = [(f"make compare RUNS={folder} BASE={other}{told}", "another base")]
+    lab, rival = comparison.rows[0].it.run["lab"]["name"], _rival(comparison)
+    if rival and lab in labs:
+        option = "" if lab == "default" else f" LAB={lab}"
+        ring = f'make compare JOBS="{rival} {BADLY_PLACED}"{option}'
+        commands.insert(0, (ring, "the ring, badly placed"))
     lines: Lines = []
     for place, (command, words) in enumerate(commands):
         label = "next" if place == 0 else ""
         lines += labelled(label, f"{command}    {words}", width, label_width=8)
     return [*lines, *labelled("files", f"runs/{folder}: compare.csv, compare.json", width, 8)]
+
+
+def _rival(comparison: Comparison) -> str | None:
+    """The fastest ready-made job that can be held against the badly placed ring, if that is new."""
+    names = [str(row.it.run["job"]["name"]) for row in comparison.contenders]
+    if BADLY_PLACED in names:
+        return None
+    ring = (BADLY_PLACED, load_job(BADLY_PLACED).model_dump(mode="json"))
+    for name in names:
+        if name in catalog():
+            job = (name, load_job(name).model_dump(mode="json"))
+            if not job_differences([job, ring]):
+                return name
+    return None
 
 
 def kept_lines(run_ids: Sequence[str], width: int) -> Lines:

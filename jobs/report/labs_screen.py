@@ -21,6 +21,8 @@ COLUMNS = (
     Column(("now",), right=False),
 )
 LEGEND = "* the slowest link between nodes, one way; changed: not measured since then"
+JOBS_AT_WORK = ("run ", "compare of ", "scale of ")
+"""How what uses a lab begins where it trains; all else measures."""
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 WORDS = {
     Condition.COMING_UP: "coming up",
@@ -132,7 +134,7 @@ def _measured(lab: Lab) -> str:
 
 def _now(sighting: Sighting) -> str:
     if sighting.usage is not None:
-        return "runs a job" if sighting.usage.what.startswith("run ") else "in use"
+        return "runs a job" if sighting.usage.what.startswith(JOBS_AT_WORK) else "in use"
     return "changing" if sighting.worker is not None else "idle"
 
 

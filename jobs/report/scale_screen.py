@@ -1,7 +1,9 @@
 """What `scale` says before it starts and when it has ended; the table itself is `scale_table`."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
+from cluster.units import parse_rate
 from jobs.modelwords import compute_kind, micro_step_ms, model_words
 from jobs.report.lab_screens import NODE_S, UP_S, measuring_s
 from jobs.report.lab_words import rate_words
@@ -11,6 +13,7 @@ from jobs.report.text import (
     Lines,
     count,
     labelled,
+    layout,
     line,
     milliseconds,
     paragraph,
@@ -19,7 +22,7 @@ from jobs.report.text import (
 from jobs.scale.plan import ONE_RANK, ScalePlan
 from jobs.scale.rows import ScaleRow
 
-DEFAULT_CLUSTER = "2x2"
+FAST, SLOW = "1gbit", "200mbit"
 ALIKE = 0.01  # efficiencies nearer than this are told as equal
 
 
@@ -146,18 +149,37 @@ def _most_lost(row: ScaleRow, who: str) -> str:
     )
 
 
-def next_lines(typed: Mapping[str, str]) -> Lines:
-    """`typed`: the variables of the command that has ended well."""
-    other = "weak" if typed["SCALING"] == "strong" else "strong"
-    same = f'make scale JOBS="{typed["JOBS"]}" NODES="{typed["NODES"]}"'
-    if typed["CLUSTER"] != DEFAULT_CLUSTER:
-        same += f" CLUSTER={typed['CLUSTER']}"
-    if typed["SET"]:
-        same += f' SET="{typed["SET"]}"'
-    return [
-        line(f"  next    {same} RATE=1gbit"),
-        line(f"          {same} SCALING={other}"),
-    ]
+def next_lines(plan: ScalePlan, typed: Mapping[str, str], width: int) -> Lines:
+    """The command that has ended well, with one change a line; `typed` are its variables."""
+    fast = plan.cluster.links.inter_node.rate_bits_per_s == parse_rate(FAST)
+    changes = {"RATE": SLOW if fast else FAST, "SCALING": "weak" if plan.strong else "strong"}
+    lines: Lines = []
+    for name, value in changes.items():
+        label = "" if lines else "next"
+        variables = {**typed, name: value}
+        words = [f"{name}={_quoted(value)}" for name, value in variables.items()]
+        lines += _command(label, ["make", "scale", *words], width)
+    return lines
+
+
+def _quoted(value: str) -> str:
+    if quote(value) == value or set('"$`\\!') & set(value):
+        return quote(value)
+    return f'"{value}"'
+
+
+def _command(label: str, words: Sequence[str], width: int) -> Lines:
+    """Lines that a shell reads as one command, also when they are copied."""
+    room = layout(width) - len(f"  {label:8} \\")
+    texts = [words[0]]
+    for word in words[1:]:
+        if len(f"{texts[-1]} {word}") <= room:
+            texts[-1] += f" {word}"
+        else:
+            texts.append(word)
+    heads = [f"  {label:8}", *[" " * 10] * (len(texts) - 1)]
+    ends = [*[" \\"] * (len(texts) - 1), ""]
+    return [line(f"{head}{text}{end}") for head, text, end in zip(heads, texts, ends, strict=True)]
 
 
 def files_lines(folder: str, width: int) -> Lines:

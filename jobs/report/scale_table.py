@@ -17,6 +17,7 @@ from jobs.report.text import (
 )
 from jobs.scale.rows import ScaleRow
 
+NODE_WIDTH = 100
 COLUMNS = (
     Column(("job",), right=False, cut=6),
     Column(("lab",), right=False),
@@ -25,7 +26,7 @@ COLUMNS = (
     Column(("effi-", "ciency")),
     Column(("pre-", "dicted")),
     Column(("off by", "points"), from_width=120),
-    Column(("against", "a node"), from_width=100),
+    Column(("against", "a node"), from_width=NODE_WIDTH),
     Column(("lost", "ms"), from_width=100),
     Column(("to the", "network")),
     Column(("slower", "rank")),
@@ -97,7 +98,7 @@ def legend(rows: Sequence[ScaleRow], strong: bool, width: int) -> Lines:
         "steps without network and the measured links: the two differ only in the network",
         width,
     )
-    if any(row.node_efficiency is not None for row in rows) and width >= 100:
+    if any(row.node_efficiency is not None for row in rows) and width >= NODE_WIDTH:
         words = "samples a second / (number of nodes x those of one full node)"
         lines += _entry("against a node", words, width)
     lines += _entry(
@@ -110,9 +111,17 @@ def legend(rows: Sequence[ScaleRow], strong: bool, width: int) -> Lines:
     if any(row.crowded for row in rows):
         words = "ranks share cores, and computing is real: times are not those of ranks with cores"
         lines += _entry(CROWDED.strip(), words, width)
-    for words in dict.fromkeys(f"{row.job}: {row.withheld}" for row in rows if row.withheld):
+    for words in _withheld(rows, width):
         lines += labelled("withheld", words, width, LEGEND_WIDTH, BAD)
     return lines
+
+
+def _withheld(rows: Sequence[ScaleRow], width: int) -> list[str]:
+    """Each reason once, of the columns that are there."""
+    found = [f"{row.job}: {row.withheld}" for row in rows if row.withheld]
+    if width >= NODE_WIDTH:
+        found += [f"{row.job}: {row.node_withheld}" for row in rows if row.node_withheld]
+    return list(dict.fromkeys(found))
 
 
 LEGEND_WIDTH = 16

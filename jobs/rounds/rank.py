@@ -5,7 +5,6 @@ sends. What a job does in its turn is `worker`'s.
 """
 
 import json
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -105,27 +104,17 @@ def take_turns(jobs: Sequence["TurnTaker"], rounds: int, turn_steps: int) -> Non
 
 
 class TurnTaker:
-    """A job that is set up, and goes on in each turn as if no other had been there meanwhile.
-
-    Made before another job is set up: from here on its random numbers are its own.
-    """
+    """A job that is set up, and goes on in each turn as if no other had been there meanwhile."""
 
     def __init__(self, rank_run: RankRun) -> None:
         self._rank_run = rank_run
         self.baseline_steps = rank_run.told.job.baseline_steps
-        self._keep_random()
 
     @contextmanager
     def turn(self) -> Iterator[RankRun]:
         """The job's own peers hear of what goes wrong in its turn: they wait inside this job."""
-        torch.set_rng_state(self._torch_random)
-        random.setstate(self._python_random)
         self._rank_run.resume()
         with failing_together(self._rank_run.trainer.ddp):
             dist.barrier()  # nobody sends for this job before all counters are read
             yield self._rank_run
             dist.barrier()  # nobody sends for another job while some still do for this one
-        self._keep_random()
-
-    def _keep_random(self) -> None:
-        self._torch_random, self._python_random = torch.get_rng_state(), random.getstate()

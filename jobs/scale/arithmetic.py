@@ -21,7 +21,8 @@ class SizeFigures:
     `step_s` is the slowest rank's, as STEP is everywhere; `samples` are those of one step over all
     ranks. Means over ranks: `no_network_s`, the steps with nothing sent; `network_s`, exposed
     communication less `slower_rank_s`, the wait for a slower rank. None where nothing was measured.
-    `predicted_step_s` stood before the first of these steps; `spread` is their p90 / median.
+    `predicted_step_s` stood before the first of these steps; `spread` is their p90 / median, and
+    `no_network_spread` that of the slowest rank's steps with nothing sent.
     """
 
     num_nodes: int
@@ -30,6 +31,7 @@ class SizeFigures:
     step_s: float
     spread: float
     no_network_s: float | None
+    no_network_spread: float | None
     network_s: float | None
     slower_rank_s: float | None
     predicted_step_s: float | None
@@ -62,6 +64,7 @@ def size_figures(
     """The figures of one run; None where it has no counted step."""
     if figures.step is None:
         return None
+    alone = figures.baseline
     return SizeFigures(
         num_nodes=num_nodes,
         num_ranks=len(ranks),
@@ -69,6 +72,7 @@ def size_figures(
         step_s=figures.step.mean,
         spread=figures.step.p90 / figures.step.median,
         no_network_s=mean_no_network_s(ranks),
+        no_network_spread=alone.p90 / alone.median if alone and alone.median else None,
         network_s=figures.network_wait_s,
         slower_rank_s=figures.straggler_wait_s,
         predicted_step_s=(prediction or {}).get("step_seconds"),
@@ -85,12 +89,24 @@ def mean_no_network_s(ranks: Sequence[RankRecords]) -> float | None:
 
 
 def withheld(one_rank: SizeFigures) -> str | None:
-    """Why nothing can be held against this reference; None where it can."""
-    if one_rank.spread <= NOISY_BASELINE:
+    """Why nothing can be held against one rank alone; None where it can."""
+    return _varies("the steps of one rank alone", one_rank.spread)
+
+
+def node_withheld(one_node: SizeFigures) -> str | None:
+    """Why nothing can be held against one full node; None where it can."""
+    steps = "the steps without network of one full node"
+    if one_node.no_network_spread is None:
+        return f"{steps} were not measured: nothing shows how much they vary"
+    return _varies(steps, one_node.no_network_spread)
+
+
+def _varies(steps: str, spread: float) -> str | None:
+    if spread <= NOISY_BASELINE:
         return None
     return (
-        f"the steps of one rank alone vary too much to compare with: p90 / median is "
-        f"{one_rank.spread:.3f}, at most {NOISY_BASELINE} is used"
+        f"{steps} vary too much to compare with: p90 / median is {spread:.3f}, at most "
+        f"{NOISY_BASELINE} is used"
     )
 
 

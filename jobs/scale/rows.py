@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.conclude import RunResult
-from jobs.scale import arithmetic as scaling
+from jobs.scale import arithmetic
 from jobs.scale.arithmetic import Lost, SizeFigures
 from jobs.scale.plan import ONE_RANK, SCALINGS, ScalePlan, Size
 
@@ -39,22 +39,34 @@ class ScaleRow:
 
     @property
     def withheld(self) -> str | None:
-        return scaling.withheld(self.one_rank)
+        return arithmetic.withheld(self.one_rank)
+
+    @property
+    def node_withheld(self) -> str | None:
+        """Why there is no `node_efficiency`; None also where there is nothing to withhold."""
+        return arithmetic.node_withheld(self._full_node) if self._full_node else None
+
+    @property
+    def _full_node(self) -> SizeFigures | None:
+        """What whole nodes are held against; None for one rank alone, which is less than one."""
+        node = self.one_node
+        return node if node and self.figures.num_ranks >= node.num_ranks else None
 
     @property
     def efficiency(self) -> float | None:
-        return None if self.withheld else scaling.efficiency(self.figures, self.one_rank)
+        return None if self.withheld else arithmetic.efficiency(self.figures, self.one_rank)
 
     @property
     def node_efficiency(self) -> float | None:
-        """None for one rank alone, which is less than a node."""
-        if self.one_node is None or self.figures.num_ranks < self.one_node.num_ranks:
+        if self._full_node is None or self.node_withheld:
             return None
-        return scaling.node_efficiency(self.figures, self.one_node)
+        return arithmetic.node_efficiency(self.figures, self._full_node)
 
     @property
     def predicted(self) -> float | None:
-        return None if self.withheld else scaling.predicted_efficiency(self.figures, self.one_rank)
+        return (
+            None if self.withheld else arithmetic.predicted_efficiency(self.figures, self.one_rank)
+        )
 
     @property
     def off_by(self) -> float | None:
@@ -68,7 +80,7 @@ class ScaleRow:
         """None for one rank alone: nothing is lost against itself."""
         if self.withheld or self.figures.num_ranks == 1:
             return None
-        return scaling.lost(self.figures, self.one_rank)
+        return arithmetic.lost(self.figures, self.one_rank)
 
     @property
     def baseline(self) -> dict[str, str] | None:
@@ -117,7 +129,7 @@ def _of(runs: Runs, size: Size, job: str) -> RunResult | None:
 
 def _figures(result: RunResult) -> SizeFigures | None:
     prediction = result.folder.read("prediction.json")
-    return scaling.size_figures(result.figures, result.ranks, result.run["nnodes"], prediction)
+    return arithmetic.size_figures(result.figures, result.ranks, result.run["nnodes"], prediction)
 
 
 def row_json(row: ScaleRow) -> dict[str, Any]:
@@ -140,6 +152,7 @@ def row_json(row: ScaleRow) -> dict[str, Any]:
         "node_scaling_efficiency_ratio": row.node_efficiency,
         "scaling_baseline": row.baseline,
         "withheld": row.withheld,
+        "node_withheld": row.node_withheld,
         "lost_seconds": _lost_json(row.lost),
     }
 

@@ -1,7 +1,7 @@
 """Runs jobs at each size of a plan, every size on a lab of its own, and keeps what that gave.
 
 Owns the order of things and their end: a size that fails or is stopped ends the whole, its lab is
-taken down, and what earlier sizes gave is in files already. What figures mean is `scaling`'s.
+taken down, and what earlier sizes gave is in files already. What figures mean is `arithmetic`'s.
 """
 
 import os
@@ -26,6 +26,7 @@ from jobs.scale.rows import ScaleRow, scale_rows
 from jobs.stopping import Stopped, raising_stop_signals, stop_signals, who_stopped
 
 LABEL = "scale"
+_LAB_COMMAND = re.compile(r"make cluster-up (?:(?:CLUSTER|LAB)=\S+ )*(?=(?:RATE|PRIVILEGE)=)")
 
 
 class ScaleObserver(Observer, Protocol):
@@ -150,8 +151,13 @@ def _at(size: Size, error: ClusterError | JobError) -> JobError:
             f"{who[0] if who else error.message} at size {size}; its lab was taken down"
         )
     kind = type(error) if isinstance(error, JobError) else LaunchError
-    fix = [each for each in error.fix if "make cluster-" not in each]  # labs are made by us here
-    return kind(f"size {size}: {error.message}", error.rule, fix, seen=error.seen)
+    return kind(f"size {size}: {error.message}", error.rule, _fix_here(error.fix), seen=error.seen)
+
+
+def _fix_here(fixes: Sequence[str]) -> list[str]:
+    """Labs are made by us here: of a command that makes one, its options can be typed alone."""
+    ours = [_LAB_COMMAND.sub("", fix) for fix in fixes]
+    return [fix for fix in ours if "make cluster-" not in fix]
 
 
 @contextmanager

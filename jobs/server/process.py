@@ -91,10 +91,14 @@ def _join(runs: Path, lab: str) -> Place:
         )
     with changing() as exporters:
         place = Place.of(exporters, runs)
-        place.register(lab)
-        with place.claimed() as folder:
-            if folder is not None:
-                _start(place, runs, folder)
+        try:
+            place.register(lab)
+            with place.claimed() as folder:
+                if folder is not None:
+                    _start(place, runs, folder)
+        except BaseException:
+            _leave(place, lab)
+            raise
     return place
 
 
@@ -123,8 +127,12 @@ def _settle(it: Serving, lab: str, came_up: bool) -> None:
         if came_up:
             it.place.keep(lab)
         else:
-            it.place.withdraw(lab)
-            _end_if_unwanted(it.place)
+            _leave(it.place, lab)
+
+
+def _leave(place: Place, lab: str) -> None:
+    place.withdraw(lab)
+    _end_if_unwanted(place)
 
 
 def _end_if_unwanted(place: Place) -> None:

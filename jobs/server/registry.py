@@ -173,12 +173,18 @@ class Place:
         return (self.path / "labs" / lab).exists()
 
     def labs(self) -> set[str]:
-        """Labs that are up, or just coming up; what is no longer is forgotten."""
+        """Labs that are up, or just coming up; what is no longer is forgotten.
+
+        A lab that came up is kept, though its maker was killed before it could.
+        """
         alive = set()
         for file in (self.path / "labs").glob("*"):
             lab, _, maker = file.name.partition(".")
-            if _is_up(lab) or (maker and _made_by_living(file)):
+            if maker and _made_by_living(file):
                 alive.add(lab)
+            elif _is_up(lab):
+                alive.add(lab)
+                file.replace(self.path / "labs" / lab)
             else:
                 file.unlink(missing_ok=True)
         return alive

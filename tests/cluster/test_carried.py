@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from cluster.probe import LinkMeasurement, ProbeReport, require_carried
 from cluster.probe_plan import Flow, Mode
 from cluster.probe_run import Measured
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
+from cluster.state import LabDirectory
 from cluster.topology import FabricNetwork
 
 GBIT = 1_000_000_000
@@ -186,6 +189,28 @@ def test_what_is_asked_for_is_held_against_what_is_carried(
     assert "busy" not in check.seen
     assert "load 9.0 on 2 cores" in judged(SPEC, found, load=9.0, num_cores=2).seen
     assert judged(SPEC, None, load=0.1, num_cores=2).state == FAULT
+
+
+def test_what_is_made_for_measuring_is_no_lab(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    seen: list[Any] = []
+
+    class Made:
+        def __init__(self, directory: Path, privilege: str) -> None:
+            seen.append((directory.parent, directory.name[0], privilege))
+
+        def up(self, spec: ClusterSpec) -> None:
+            seen.append((spec.nodes, LabDirectory.all_names()))
+
+        def down(self) -> None:
+            seen.append("down")
+
+    monkeypatch.setattr(carried, "choose_backend", lambda _name: SimpleNamespace(create=Made))
+    monkeypatch.setattr(carried, "carried_rate", lambda *_: GBIT)
+    assert carried.carried_here(SPEC, "sudo") == GBIT
+    assert seen == [(tmp_path / "ddplab", ".", "sudo"), (2, ()), "down"]
 
 
 def test_a_lab_that_is_in_use_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,22 @@ def test_a_change_that_fails_is_taken_back(
     assert nodes.rates == [50, 50]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_only_the_nodes_that_were_to_change_are_logged_as_taken_back(
+    lab: Lab, nodes: Remembered, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    nodes.refusing = {"node1": CommandFailed("no")}
+    with monkeypatch.context() as dying:
+        if killed:
+            dying.setattr(cluster.relink, "mend", lambda *_: None)
+        with pytest.raises(ShapingError):
+            change_links(lab.name, "node1", SLOW)
+    open_lab()
+    (change,) = log()
+    assert change.settled_ns is not None
+    assert rates_logged(change) == [("node1", "out", 200_000_000), ("node1", "in", 200_000_000)]
+
+
 def test_where_it_cannot_be_taken_back_the_error_says_what_stands(
     lab: Lab, nodes: Remembered, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,3 +226,32 @@ class _Counted(tuple):
 
     def __del__(self):
         self.on_delete()
+
+
+@pytest.mark.parametrize(
+    ("alpha_s", "segments", "expected_s"),
+    [
+        (1.0, 1, 8 + 2),  # nothing is in flight meanwhile
+        (1.0, 4, 8 + 1),  # the link never pauses but once
+        (10.0, 4, 2 + 20),  # longer than the bytes of all that follow
+    ],
+)
+def test_fixed_costs_hide_behind_the_bytes_of_other_segments(
+    alpha_s: float, segments: int, expected_s: float
+) -> None:
+    link = Link(alpha_s, 100.0)
+    fabric = Fabric((0, 1), (node_links(link), node_links(link)))
+
+    ring = price(ring_schedule((0, 1)), fabric, 800, segments)
+
+    assert ring.seconds == pytest.approx(expected_s)
+
+
+def test_fixed_costs_off_the_busiest_link_are_not_hidden() -> None:
+    nic, inside = Link(1.0, 100.0), Link(0.5, 1e9)
+    fabric = Fabric((0, 0, 1, 1), (node_links(nic, inside), node_links(nic, inside)))
+
+    hierarchical = price(hierarchical_schedule(fabric.groups), fabric, 800, 8)
+
+    # 800 bytes leave each node; one stage inside before them, one after them
+    assert hierarchical.seconds == pytest.approx(8 + 1 + 2 * 0.5, rel=1e-6)

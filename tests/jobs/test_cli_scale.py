@@ -68,9 +68,31 @@ def test_scale_prints_a_table(
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= int(columns)
     assert "Efficiency at 2x2:" in out
-    assert 'make scale JOBS="ring hier" NODES="2 1" SCALING=weak' in out
+    same = 'make scale JOBS="ring hier" NODES="2 1" '
+    turns = "ROUNDS=2 STEPS=3 BACKEND=netns"
+    commands = flat(out.replace(" \\\n", ""))
+    assert f"{same}SCALING=strong {turns} RATE=1gbit {same}SCALING=weak {turns} files" in commands
     (folder,) = (path.parent.name for path in Path("runs").glob("*/scale.csv"))
     assert f"files   runs/{folder}: scale.csv, scale.json" in out
+
+
+def test_what_was_typed_is_typed_again(
+    capsys: pytest.CaptureFixture[str], labs: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del labs
+    monkeypatch.setenv("COLUMNS", "120")
+    Path("my text.txt").write_bytes(bytes(range(256)) * 40)
+    typed = ("--nodes", "1", "--rate", "100mbit", "--privilege", "none", "--data", "my text.txt")
+    sets = ("--set", "train.lr=0.1", "--set", "ddp.overlap=false")
+    code, out, err = call(capsys, *WORDS, *typed, *sets)
+    assert (code, err) == (0, "")
+    words = (
+        'make scale JOBS="ring hier" NODES=1 RATE={rate} {scaling}SET="train.lr=0.1 '
+        'ddp.overlap=false" DATA="my text.txt" ROUNDS=2 STEPS=3 BACKEND=netns PRIVILEGE=none'
+    )
+    commands = flat(out.replace(" \\\n", ""))
+    assert words.format(rate="1gbit", scaling="") in commands
+    assert words.format(rate="100mbit", scaling="") + " SCALING=strong" in commands
 
 
 def test_a_failure_shows_what_there_is_and_why_not_more(

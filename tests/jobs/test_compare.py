@@ -116,6 +116,9 @@ def test_the_same_plan_must_give_the_same_bits() -> None:
     assert "ring and ring-2 follow the same plan and end with different parameters" in fault
     longer = compared("ring", *RING, *RING, label="ring-2", sha256="dd" * 32)
     assert compare([same[0], longer], "ring", alike=True).faults == []
+    file = {"model_file": {"path": "/a/my.py", "sha256": "beef"}}
+    edited = compared("ring", *RING, label="ring-2", sha256="dd" * 32, run=file)
+    assert compare([same[0], edited], "ring", alike=False).faults == []
 
 
 def test_at_a_faster_link_each_waits_for_what_is_predicted() -> None:

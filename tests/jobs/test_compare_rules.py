@@ -87,10 +87,19 @@ def test_another_rate_is_another_lab() -> None:
         ({"threads": {"per_rank": 2}}, "threads per rank: 1 in ring, 2 in hier"),
         ({"host": {"cpu": "another", "cores": 8}}, "machine: a machine in ring, another in hier"),
         ({"versions": {"torch": "2.6"}}, "torch: 2.13 in ring, 2.6 in hier"),
+        ({"model_file": {"sha256": "beef"}}, "model file, SHA-256: null in ring, beef in hier"),
     ],
 )
 def test_runs_of_other_places_differ(changes: dict[str, Any], words: str) -> None:
     assert words in changed_run(**changes)
+
+
+def test_a_model_file_that_was_changed_is_another_training() -> None:
+    files = [{"path": "/a/my.py", "sha256": sha256} for sha256 in ("aaaa", "aaaa", "bbbb")]
+    first, same, other = (compared("ring", *STEPS, run={"model_file": file}) for file in files)
+    assert run_differences([first, same]) == []
+    (found,) = run_differences([first, other])
+    assert found == "model file, SHA-256: aaaa in ring, bbbb in ring"
 
 
 def test_links_that_were_changed_meanwhile_are_told() -> None:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobs.compare.comparison import Comparison, compare
+from jobs.compare.comparison import ComparedRun, Comparison, compare
 from jobs.compare.gate import GateResult, gates
 from jobs.compare.stats import Estimate
 from jobs.report.compare_screen import closing_screen, kept_lines, next_lines, times
 from jobs.report.compare_words import sentences
-from tests.jobs.compare_samples import compared, prediction_of
+from tests.jobs.compare_samples import compared, prediction_of, run_of
 from tests.jobs.samples import flat, text_of
 
 WIDTHS = (80, 100, 120)
@@ -193,10 +193,61 @@ def test_noise_is_never_rounded_away(ratio: Estimate, text: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_to_type_next(width: int) -> None:
-    text = text_of(next_lines(three(), "20261130-1109-compare-2x2-200mbit", width), width)
+    bundle = "20261130-1109-compare-2x2-200mbit"
+    text = text_of(next_lines(three(), bundle, (), ["default"], width), width)
     assert 'make compare JOBS="hier ring-interleaved"' in text
-    assert "make compare RUNS=20261130-1109-compare-2x2-200mbit BASE=hier" in text
-    assert "files   runs/20261130-1109-compare-2x2-200mbit: compare.csv, compare.json" in text
+    assert f"make compare RUNS={bundle} BASE=hier" in text
+    assert f"files   runs/{bundle}: compare.csv, compare.json" in text
+
+
+def next_of(
+    *runs: ComparedRun, base: str, differences: Sequence[str] = (), lab: str = "default"
+) -> list[str]:
+    """The commands under `next`, without what is said of them."""
+    comparison = compare(runs, base, alike=not differences)
+    lines = text_of(next_lines(comparison, "b", differences, [lab], 120), 120).splitlines()
+    return [line[10:].split("    ")[0] for line in lines if "make" in line]
+
+
+HIER_RING = 'make compare JOBS="hier ring-interleaved"'
+
+
+def test_another_base_is_one_of_what_was_compared() -> None:
+    hier, native = compared("hier", *HIER), compared("native", *NATIVE)
+    assert next_of(hier, native, base="hier")[-1] == "make compare RUNS=b BASE=native"
+    assert next_of(hier, native, base="native")[-1] == "make compare RUNS=b BASE=hier"
+    noop = compared("noop", [200] * 2)
+    assert next_of(hier, noop, base="hier")[-1] == "make compare RUNS=b BASE=noop"
+    told = next_of(hier, native, base="hier", differences=["train.seed: 0 in hier, 1 in native"])
+    assert told[-1] == "make compare RUNS=b BASE=native ALLOW_DIFFERENT=1"
+
+
+def test_the_badly_placed_ring_is_not_held_against_itself() -> None:
+    ring = compared("ring", *RING, sets=["name=ring-interleaved"], label="ring-interleaved")
+    slow = tuple((2 * a, 2 * b) for a, b in RING)
+    for other in (compared("hier", *HIER), compared("native", *slow)):
+        assert len(next_of(ring, other, base="ring-interleaved")) == 1
+
+
+def test_jobs_are_suggested_by_the_names_that_jobs_takes() -> None:
+    slower = tuple((a + 50, b + 50) for a, b in HIER)
+    mine = compared("hier", *HIER, sets=["name=mine"], label="mine")
+    twice = [compared("hier", *slower, label="hier-2"), compared("native", *NATIVE)]
+    assert next_of(mine, *twice, base="mine")[0] == HIER_RING
+    small = [compared("hier", *HIER, sets=[f"name={name}"], label=name) for name in ("a", "b")]
+    assert next_of(*small, base="a") == ["make compare RUNS=b BASE=b"]
+
+
+def test_a_job_of_another_model_is_not_held_against_the_ring() -> None:
+    runs = [compared("hier", *HIER, sets=["name=mini-mlp"], label=name) for name in ("a", "b")]
+    assert next_of(*runs, base="a") == ["make compare RUNS=b BASE=b"]
+
+
+def test_nothing_is_suggested_on_a_lab_that_is_gone() -> None:
+    lab = {**run_of("hier", "hier")["lab"], "name": "scale-2x2-77"}
+    runs = [compared(job, *HIER, run={"lab": lab}) for job in ("hier", "native")]
+    assert next_of(*runs, base="hier") == ["make compare RUNS=b BASE=native"]
+    assert next_of(*runs, base="hier", lab="scale-2x2-77")[0] == f"{HIER_RING} LAB=scale-2x2-77"
 
 
 def test_what_is_kept_of_a_comparison_that_failed() -> None:

@@ -62,6 +62,22 @@ def test_every_lab_has_its_row(labs: tuple[Sighting, ...], width: int) -> None:
     assert "make cluster-status LAB=a" in text
 
 
+@pytest.mark.parametrize(
+    ("what", "now"),
+    [
+        (RUN, "runs a job"),
+        ("run of hier (process 5)", "runs a job"),
+        ("compare of ring, hier (process 5)", "runs a job"),
+        ("scale of hier (process 5)", "runs a job"),
+        ("its links are being measured (process 5)", "in use"),
+    ],
+)
+def test_whatever_trains_runs_a_job(make_lab: Any, what: str, now: str) -> None:
+    used = Sighting("a", Condition.UP, make_lab(), usage=Activity(what, NOW_S - 3))
+    lines = text_of(labs_screen((used,), NOW_S, 120), 120).splitlines()
+    assert [line for line in lines if line.endswith(f" {now}") and "200 Mbit/s" in line]
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_lab_and_one_lab(labs: tuple[Sighting, ...], make_lab: Any, width: int) -> None:
     none = text_of(labs_screen((), NOW_S, width), width)

@@ -103,6 +103,15 @@ def test_the_backends_own_is_priced_as_a_ring_in_rank_order() -> None:
     assert native["comm_seconds"] == pytest.approx(2 * ring["comm_seconds"])
 
 
+def test_the_backends_own_keeps_two_segments_in_flight() -> None:
+    slow = Calibration(0.001, 0.001, None)
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), slow)
+    assert fabric is not None
+    native = predict(plan("native"), fabric, COMPUTE, overlap=True)
+    # two buckets, each 1.5 MB at 20 MB/s; of its six stages' fixed costs one is not hidden
+    assert native["comm_seconds"] == pytest.approx(2 * (0.075 + 0.001))
+
+
 @pytest.mark.parametrize("links", [None, rates(20 * MB, None)])
 def test_what_was_not_measured_is_not_predicted(links: list[NodeRates] | None) -> None:
     assert priced_fabric(NODE_OF, links, CALIBRATION) is None

@@ -1,5 +1,6 @@
 """Jobs that share a process: each draws the numbers that it would draw alone."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +12,19 @@ from jobs.rankrun import RankRun
 
 
 class Drawing:
-    """Stands in for a trainer whose model draws numbers, as one with dropout does."""
+    """Stands in for a trainer whose model draws numbers from torch and from Python."""
 
     def __init__(self) -> None:
         self.drawn: list[float] = []
 
     def step(self, number: int) -> Any:
-        self.drawn.append(torch.rand(1).item())
+        self.drawn += [torch.rand(1).item(), random.random()]
         return SimpleNamespace(record=SimpleNamespace(loss=0.0, step_s=0.0, step=number))
 
 
 def ready(seed: int) -> RankRun:
     torch.manual_seed(seed)
+    random.seed(seed)
     told = SimpleNamespace(job=SimpleNamespace(train=SimpleNamespace(steps=6)))
     writer = SimpleNamespace(step=lambda _: None)
     nothing = Calibration(None, None, None)
@@ -40,4 +42,4 @@ def test_jobs_in_turn_draw_what_each_would_alone() -> None:
         first.train(turn)
         second.train(turn)
     assert [first.trainer.drawn, second.trainer.drawn] == alone
-    assert len({*alone[0], *alone[1]}) == 12
+    assert len({*alone[0], *alone[1]}) == 24

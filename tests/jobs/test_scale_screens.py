@@ -1,11 +1,13 @@
 """The screens of scale on all three widths: figures are whole, parts add up as they stand."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from cluster.spec import load_cluster
 from jobs.report.scale_live import size_line
 from jobs.report.scale_screen import (
     closing_screen,
@@ -18,7 +20,7 @@ from jobs.report.scale_screen import (
 from jobs.report.scale_table import whole_ms
 from jobs.scale.arithmetic import SizeFigures
 from jobs.scale.plan import ONE_RANK, ScalePlan, Size, plan_scale
-from jobs.scale.rows import ScaleRow
+from jobs.scale.rows import ScaleRow, row_json, rows_csv
 from jobs.spec import JobSpec, load_job
 from tests.jobs.conftest import cluster_spec
 from tests.jobs.samples import flat, text_of
@@ -52,6 +54,7 @@ def figures(size: Size, strong: bool, times: Sequence[float]) -> SizeFigures:
         step_s=step,
         spread=1.05,
         no_network_s=no_network,
+        no_network_spread=1.05,
         network_s=network,
         slower_rank_s=slower,
         predicted_step_s=predicted,
@@ -177,6 +180,25 @@ def test_an_efficiency_that_is_withheld_says_why() -> None:
     assert noisy[0].baseline is None
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_node_that_varies_withholds_what_is_held_against_it_and_nothing_else(width: int) -> None:
+    noisy = [replace(row, one_node=replace(row.one_node, no_network_spread=1.42)) for row in rows()]
+    assert [row.node_efficiency for row in noisy] == [None] * 8
+    assert [row.efficiency for row in noisy] == [row.efficiency for row in rows()]
+    reason = "the steps without network of one full node vary too much to compare with"
+    for row in noisy:
+        told = row_json(row)
+        assert (told["node_scaling_efficiency_ratio"], told["withheld"]) == (None, None)
+        assert (told["node_withheld"] or "").startswith(reason) == (row.size != ONE_RANK)
+    assert "node_withheld" in rows_csv(noisy).splitlines()[0]
+    text = text_of(closing_screen(plan(), noisy, width), width)
+    assert (f"withheld ring: {reason}" in flat(text)) == (width >= 100)
+    if width >= 100:
+        assert cells(text, "ring", "4x2")[-6] == "-"
+        assert "against a node samples" not in flat(text)
+    assert "withheld" not in flat(text_of(closing_screen(plan(), rows(), width), width))
+
+
 def test_the_header_says_what_will_be_run() -> None:
     for width in WIDTHS:
         text = flat(text_of(scale_header(plan(), 3, 10, 2, width), width))
@@ -217,9 +239,40 @@ def test_a_size_that_is_done_has_a_line() -> None:
 
 
 def test_what_to_type_next_is_the_same_with_one_change() -> None:
-    typed = {"JOBS": "ring", "NODES": "1 2", "CLUSTER": "4x1", "SCALING": "strong", "SET": ""}
-    text = text_of(next_lines(typed), 100)
-    assert 'make scale JOBS="ring" NODES="1 2" CLUSTER=4x1 SCALING=weak' in text
-    text = text_of(next_lines({**typed, "CLUSTER": "2x2", "SET": "pace=null train.lr=0.1"}), 100)
-    assert 'NODES="1 2" SET="pace=null train.lr=0.1" RATE=1gbit' in text
+    typed = {"JOBS": "ring", "NODES": "1 2", "CLUSTER": "4x1", "SCALING": "strong", "ROUNDS": "2"}
+    assert text_of(next_lines(plan("strong"), typed, 100), 100).splitlines() == [
+        '  next    make scale JOBS=ring NODES="1 2" CLUSTER=4x1 SCALING=strong ROUNDS=2 RATE=1gbit',
+        '          make scale JOBS=ring NODES="1 2" CLUSTER=4x1 SCALING=weak ROUNDS=2',
+    ]
     assert "runs/x: scale.csv" in text_of(files_lines("x", 80), 80)
+
+
+def test_a_rate_that_was_typed_is_replaced_and_not_repeated() -> None:
+    typed = {"JOBS": "ring hier", "RATE": "1gbit"}
+    fast = replace(plan(), cluster=load_cluster("2x2", "1gbit"))
+    assert text_of(next_lines(fast, typed, 100), 100).splitlines() == [
+        '  next    make scale JOBS="ring hier" RATE=200mbit',
+        '          make scale JOBS="ring hier" RATE=1gbit SCALING=strong',
+    ]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_command_is_one_for_the_shell_too(width: int) -> None:
+    typed = {
+        "JOBS": "ring hier",
+        "NODES": "1 2 4",
+        "SET": 'pace={forward_ms: 60, backward_ms: 120} data.path="it\'s"',
+        "DATA": "a folder/x.txt",
+        "STEPS": "10",
+        "BACKEND": "netns",
+        "PRIVILEGE": "sudo",
+    }
+    text = text_of(next_lines(plan(), typed, width), width)
+    assert max(map(len, text.splitlines())) <= max(width, 80)
+    joined = text.replace("\\\n", "")  # as a shell reads it
+    commands = [shlex.split(line.removeprefix("  next")) for line in joined.splitlines()]
+    expected = [f"{name}={value}" for name, value in typed.items()]
+    assert commands == [
+        ["make", "scale", *expected, "RATE=1gbit"],
+        ["make", "scale", *expected, "SCALING=strong"],
+    ]

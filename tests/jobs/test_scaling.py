@@ -20,6 +20,7 @@ ALONE = SizeFigures(
     step_s=0.2,
     spread=1.1,
     no_network_s=0.19,
+    no_network_spread=1.1,
     network_s=0.0,
     slower_rank_s=0.0,
     predicted_step_s=0.19,
@@ -31,6 +32,7 @@ WEAK = SizeFigures(
     step_s=0.32,
     spread=1.1,
     no_network_s=0.21,
+    no_network_spread=1.1,
     network_s=0.08,
     slower_rank_s=0.015,
     predicted_step_s=0.3125,
@@ -113,8 +115,22 @@ def test_what_was_not_predicted_has_no_predicted_efficiency() -> None:
 def test_a_reference_that_varies_compares_with_nothing() -> None:
     assert scaling.withheld(replace(ALONE, spread=1.3)) is None
     words = scaling.withheld(replace(ALONE, spread=1.5))
+    assert words == (
+        "the steps of one rank alone vary too much to compare with: p90 / median is 1.500, at "
+        "most 1.3 is used"
+    )
+
+
+def test_a_full_node_is_judged_by_its_steps_without_network() -> None:
+    node = replace(WEAK, num_nodes=1, num_ranks=2, spread=9.0, no_network_spread=1.3)
+    assert scaling.node_withheld(node) is None
+    assert scaling.node_withheld(replace(node, no_network_spread=1.5)) == (
+        "the steps without network of one full node vary too much to compare with: p90 / median "
+        "is 1.500, at most 1.3 is used"
+    )
+    words = scaling.node_withheld(replace(node, no_network_spread=None))
     assert words is not None
-    assert "p90 / median is 1.500, at most 1.3 is used" in words
+    assert "of one full node were not measured" in words
 
 
 def two_ranks(baseline_ms: Sequence[float] = (70,) * 20) -> list[RankRecords]:
@@ -134,6 +150,7 @@ def test_figures_come_from_the_records_of_all_ranks() -> None:
     assert (size.num_nodes, size.num_ranks, size.samples) == (1, 2, 16)
     assert size.step_s == pytest.approx(0.1)
     assert size.no_network_s == pytest.approx(0.07)  # a mean over ranks: 50 and 90 ms
+    assert size.no_network_spread == pytest.approx(1.0)
     assert size.slower_rank_s == pytest.approx(0.0025)  # of two ranks one waits 5 ms
     assert size.network_s == pytest.approx(0.01)
     assert size.predicted_step_s == 0.095
@@ -155,4 +172,9 @@ def test_a_run_without_steps_or_baseline_has_what_it_has() -> None:
     ranks = two_ranks(baseline_ms=())
     size = scaling.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
     assert size is not None
-    assert (size.no_network_s, size.predicted_step_s) == (None, None)
+    assert (size.no_network_s, size.no_network_spread) == (None, None)
+    assert size.predicted_step_s is None
+    ranks = two_ranks(baseline_ms=[50] * 10 + [100] * 10)
+    size = scaling.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
+    assert size is not None
+    assert size.no_network_spread == pytest.approx(100 / 75)

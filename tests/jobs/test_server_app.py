@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -264,3 +265,8 @@ def test_many_ask_at_once(server: Asking) -> None:
         thread.join()
     assert len(texts) == 16
     assert len(set(texts)) == 1
+
+
+def test_every_colour_of_the_style_is_used(quiet: Asking) -> None:
+    style = quiet.ask("/status.css").text
+    assert set(re.findall(r"(--\w+):", style)) == set(re.findall(r"var\((--\w+)\)", style))

@@ -143,6 +143,33 @@ def test_it_ends_by_itself_when_the_command_that_makes_the_lab_is_killed(
     assert eventually(lambda: list(state.iterdir()) == [])
 
 
+def test_a_lab_that_is_up_is_kept_though_its_maker_was_killed(
+    tmp_path: Path, state: Path, labs: Labs
+) -> None:
+    place = Place.of(state / FOLDER, tmp_path / "runs")
+    code = (
+        "import sys; from pathlib import Path; from jobs.server.registry import Place\n"
+        "Place(Path(sys.argv[1])).register('a')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(place.path)], cwd=ROOT, check=True)
+    labs.up("a")
+    labs.up("b")
+    place.register("b")  # by this process, which lives
+    assert place.labs() == {"a", "b"}
+    assert {file.name for file in (place.path / "labs").iterdir()} == {"a", f"b.{os.getpid()}"}
+    place.withdraw("b")
+
+
+def test_an_exporter_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, state: Path, labs: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs, "PROJECT", tmp_path / "gone")
+    with serving(tmp_path / "runs", "a") as exporter:
+        labs.up("a")
+    assert str(tmp_path / "gone") in (exporter.fault or "")
+    assert not (state / FOLDER).exists()
+
+
 def test_killed_it_is_started_again_and_stopped_it_is_ended(
     tmp_path: Path, state: Path, labs: Labs
 ) -> None:

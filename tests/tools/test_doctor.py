@@ -20,6 +20,7 @@ from cluster.doctor.checks import FAULT, NOT_HERE, OK, SKIPPED, WARNING
 from tools import doctor, prerequisites
 from tools.doctor import (
     absent_check,
+    alone,
     commands_check,
     environment_check,
     look,
@@ -29,6 +30,7 @@ from tools.doctor import (
     way_check,
     why_not,
 )
+from tools.errors import FrontDoorError
 from tools.prerequisites import Interpreter
 
 if TYPE_CHECKING:
@@ -224,7 +226,28 @@ def test_the_size_of_a_cluster_is_read_without_a_parser(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\nranks_per_node: 8   # many\nnodes: 3\n")
     assert size_of(ROOT, str(mine)) == (3, 8)
-    assert size_of(ROOT, "no such cluster") == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "privilege", "seen", "fix"),
+    [
+        ("4x3", "none", "CLUSTER=4x3: No such file", "make doctor CLUSTER=4x"),
+        ("./x.yaml", "none", "CLUSTER=./x.yaml: No such file", "make doctor CLUSTER=2x2"),
+        ("~nobody-of-this-name/x.yaml", "none", "CLUSTER='~nobody", "make doctor CLUSTER=2x2"),
+        ("/", "none", "CLUSTER=/: Is a directory", "make doctor CLUSTER=2x2"),
+        ("2x2", "foo", "PRIVILEGE=foo", "make doctor PRIVILEGE=sudo"),
+    ],
+)
+def test_what_no_lab_could_be_is_refused_before_anything_is_tried(
+    capsys: pytest.CaptureFixture[str], cluster: str, privilege: str, seen: str, fix: str
+) -> None:
+    with pytest.raises(FrontDoorError) as caught:
+        alone(ROOT, [], cluster, privilege)
+    rows = dict(caught.value.rows)
+    assert rows["seen"].startswith(seen)
+    assert fix in rows["fix"]
+    assert ("2x4" if privilege == "none" else "none or sudo") in rows["rule"]
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", READ_BY_ANY_PYTHON)

@@ -1,0 +1,24 @@
+"""Where the random numbers of one job on one rank stand: all that a model may draw from."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """Torch's and Python's random numbers, as they were when this was taken."""
+
+    of_torch: Tensor
+    of_python: tuple[Any, ...]
+
+    @classmethod
+    def take(cls) -> "RandomState":
+        return cls(torch.get_rng_state(), random.getstate())
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.of_torch)
+        random.setstate(self.of_python)
