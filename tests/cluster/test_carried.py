@@ -10,7 +10,7 @@ import pytest
 
 from cluster import carried
 from cluster.carried import carried_rate, highest, is_too_slow, ladder, limited, rate_advice
-from cluster.doctor import rate as doctor_rate
+from cluster.doctor import rate
 from cluster.doctor.checks import FAULT, OK, SKIPPED
 from cluster.doctor.rate import judged, rate_check
 from cluster.errors import ClusterError, HostError
@@ -214,9 +214,9 @@ def test_what_is_made_for_measuring_is_no_lab(
 
 
 def test_a_lab_that_is_in_use_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_rate, "list_labs", lambda: ("a", "b"))
-    monkeypatch.setattr(doctor_rate, "user_of", {"a": None, "b": "run x (process 7)"}.get)
-    monkeypatch.setattr(doctor_rate, "carried_here", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(rate, "list_labs", lambda: ("a", "b"))
+    monkeypatch.setattr(rate, "user_of", {"a": None, "b": "run x (process 7)"}.get)
+    monkeypatch.setattr(rate, "carried_here", lambda *_: pytest.fail("it was measured"))
     check = rate_check(SPEC)
     assert check.state == SKIPPED
     assert 'lab "b": run x (process 7)' in check.seen
@@ -230,8 +230,8 @@ def test_a_lab_that_does_not_come_up_is_a_fault_with_its_fix(
     def refused(*_: object) -> int:
         raise HostError("no", None, "mend it", seen="it broke")
 
-    monkeypatch.setattr(doctor_rate, "list_labs", lambda: ())
-    monkeypatch.setattr(doctor_rate, "carried_here", refused)
+    monkeypatch.setattr(rate, "list_labs", lambda: ())
+    monkeypatch.setattr(rate, "carried_here", refused)
     check = rate_check(SPEC)
     assert (check.state, check.fix) == (FAULT, ("mend it",))
     assert check.seen.endswith("no; it broke")

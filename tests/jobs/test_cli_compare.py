@@ -13,8 +13,8 @@ import jobs.rounds.launcher
 from cluster.lab import Lab
 from jobs.linkchanges import LinkChanges
 from tests.jobs.command import call, valid
+from tests.jobs.rounds.test_launcher import TURNS
 from tests.jobs.samples import flat
-from tests.jobs.test_rounds import TURNS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 Capture = pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jobs.figures import run_figures
 from jobs.records import RankRecords
-from jobs.scale import arithmetic as scaling
+from jobs.scale import arithmetic
 from jobs.scale.arithmetic import SizeFigures
 from tests.jobs.samples import NODES, bucket, ranks_of, record
 
@@ -42,32 +42,32 @@ STRONG = replace(WEAK, samples=8, step_s=0.125, no_network_s=0.0525, predicted_s
 
 def test_weak_scaling_is_the_time_of_one_rank_over_the_time_of_many() -> None:
     assert WEAK.samples_per_s == 100.0
-    assert scaling.efficiency(WEAK, ALONE) == pytest.approx(0.2 / 0.32)
-    assert scaling.predicted_efficiency(WEAK, ALONE) == pytest.approx(0.2 / 0.3125)
-    assert scaling.efficiency(ALONE, ALONE) == 1.0
-    assert scaling.ideal_step_s(WEAK, ALONE) == 0.2
+    assert arithmetic.efficiency(WEAK, ALONE) == pytest.approx(0.2 / 0.32)
+    assert arithmetic.predicted_efficiency(WEAK, ALONE) == pytest.approx(0.2 / 0.3125)
+    assert arithmetic.efficiency(ALONE, ALONE) == 1.0
+    assert arithmetic.ideal_step_s(WEAK, ALONE) == 0.2
 
 
 def test_strong_scaling_shares_the_ideal_step_among_the_ranks() -> None:
-    assert scaling.efficiency(STRONG, ALONE) == pytest.approx(0.2 / (4 * 0.125))
-    assert scaling.predicted_efficiency(STRONG, ALONE) == pytest.approx(0.2 / (4 * 0.1))
-    assert scaling.ideal_step_s(STRONG, ALONE) == pytest.approx(0.05)
+    assert arithmetic.efficiency(STRONG, ALONE) == pytest.approx(0.2 / (4 * 0.125))
+    assert arithmetic.predicted_efficiency(STRONG, ALONE) == pytest.approx(0.2 / (4 * 0.1))
+    assert arithmetic.ideal_step_s(STRONG, ALONE) == pytest.approx(0.05)
 
 
 def test_against_a_full_node_counts_nodes() -> None:
     node = replace(WEAK, num_nodes=1, num_ranks=2, samples=16, step_s=0.25)  # 64 samples a second
-    assert scaling.node_efficiency(WEAK, node) == pytest.approx(100 / (2 * 64))
-    assert scaling.node_efficiency(node, node) == 1.0
+    assert arithmetic.node_efficiency(WEAK, node) == pytest.approx(100 / (2 * 64))
+    assert arithmetic.node_efficiency(node, node) == 1.0
 
 
 def test_lost_time_has_its_four_parts() -> None:
-    weak = scaling.lost(WEAK, ALONE)
+    weak = arithmetic.lost(WEAK, ALONE)
     assert weak is not None
     assert (weak.network_s, weak.slower_rank_s) == (0.08, 0.015)
     assert weak.contention_s == pytest.approx(0.02)
     assert weak.other_s == pytest.approx(0.005)
     assert weak.total_s == pytest.approx(0.12)
-    strong = scaling.lost(STRONG, ALONE)
+    strong = arithmetic.lost(STRONG, ALONE)
     assert strong is not None
     assert strong.contention_s == pytest.approx(0.0525 - 0.19 / 4)
     assert strong.total_s == pytest.approx(0.125 - 0.2 / 4)
@@ -95,7 +95,7 @@ def test_lost_time_adds_up_whatever_was_measured(
         network_s=network_s,
         slower_rank_s=slower_rank_s,
     )
-    lost = scaling.lost(size, alone)
+    lost = arithmetic.lost(size, alone)
     assert lost is not None
     parts = lost.network_s + lost.slower_rank_s + lost.contention_s + lost.other_s
     assert parts == lost.total_s
@@ -105,16 +105,16 @@ def test_lost_time_adds_up_whatever_was_measured(
 
 @pytest.mark.parametrize("missing", ["no_network_s", "network_s", "slower_rank_s"])
 def test_without_one_of_its_parts_lost_time_is_not_told(missing: str) -> None:
-    assert scaling.lost(replace(WEAK, **{missing: None}), ALONE) is None
+    assert arithmetic.lost(replace(WEAK, **{missing: None}), ALONE) is None
 
 
 def test_what_was_not_predicted_has_no_predicted_efficiency() -> None:
-    assert scaling.predicted_efficiency(replace(WEAK, predicted_step_s=None), ALONE) is None
+    assert arithmetic.predicted_efficiency(replace(WEAK, predicted_step_s=None), ALONE) is None
 
 
 def test_a_reference_that_varies_compares_with_nothing() -> None:
-    assert scaling.withheld(replace(ALONE, spread=1.3)) is None
-    words = scaling.withheld(replace(ALONE, spread=1.5))
+    assert arithmetic.withheld(replace(ALONE, spread=1.3)) is None
+    words = arithmetic.withheld(replace(ALONE, spread=1.5))
     assert words == (
         "the steps of one rank alone vary too much to compare with: p90 / median is 1.500, at "
         "most 1.3 is used"
@@ -123,12 +123,12 @@ def test_a_reference_that_varies_compares_with_nothing() -> None:
 
 def test_a_full_node_is_judged_by_its_steps_without_network() -> None:
     node = replace(WEAK, num_nodes=1, num_ranks=2, spread=9.0, no_network_spread=1.3)
-    assert scaling.node_withheld(node) is None
-    assert scaling.node_withheld(replace(node, no_network_spread=1.5)) == (
+    assert arithmetic.node_withheld(node) is None
+    assert arithmetic.node_withheld(replace(node, no_network_spread=1.5)) == (
         "the steps without network of one full node vary too much to compare with: p90 / median "
         "is 1.500, at most 1.3 is used"
     )
-    words = scaling.node_withheld(replace(node, no_network_spread=None))
+    words = arithmetic.node_withheld(replace(node, no_network_spread=None))
     assert words is not None
     assert "of one full node were not measured" in words
 
@@ -145,7 +145,7 @@ def test_figures_come_from_the_records_of_all_ranks() -> None:
     for entry, rank in ((50, 0), (90, 1)):
         ranks[rank].baseline[:] = ranks_of([[]], [entry] * 20)[0].baseline
     figures = run_figures(ranks, NODES[:2])
-    size = scaling.size_figures(figures, ranks, 1, {"step_seconds": 0.095})
+    size = arithmetic.size_figures(figures, ranks, 1, {"step_seconds": 0.095})
     assert size is not None
     assert (size.num_nodes, size.num_ranks, size.samples) == (1, 2, 16)
     assert size.step_s == pytest.approx(0.1)
@@ -161,20 +161,20 @@ def test_one_slow_rank_is_lost_once_and_not_also_as_contention() -> None:
     slow = replace(
         WEAK, num_ranks=2, samples=16, step_s=0.24, no_network_s=0.21, network_s=0.0
     )  # 190 and 230 ms: a mean of 210
-    lost = scaling.lost(replace(slow, slower_rank_s=0.02), ALONE)
+    lost = arithmetic.lost(replace(slow, slower_rank_s=0.02), ALONE)
     assert lost is not None
     assert (lost.slower_rank_s, lost.contention_s) == (0.02, pytest.approx(0.02))
     assert lost.other_s == pytest.approx(0.0)
 
 
 def test_a_run_without_steps_or_baseline_has_what_it_has() -> None:
-    assert scaling.size_figures(run_figures(ranks_of([[], []]), (0, 0)), [], 1, None) is None
+    assert arithmetic.size_figures(run_figures(ranks_of([[], []]), (0, 0)), [], 1, None) is None
     ranks = two_ranks(baseline_ms=())
-    size = scaling.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
+    size = arithmetic.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
     assert size is not None
     assert (size.no_network_s, size.no_network_spread) == (None, None)
     assert size.predicted_step_s is None
     ranks = two_ranks(baseline_ms=[50] * 10 + [100] * 10)
-    size = scaling.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
+    size = arithmetic.size_figures(run_figures(ranks, (0, 0)), ranks, 1, None)
     assert size is not None
     assert size.no_network_spread == pytest.approx(100 / 75)

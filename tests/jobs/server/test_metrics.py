@@ -16,7 +16,7 @@ from jobs.server.table import COMMON, METRICS, PREFIX, markdown
 from jobs.server.totals import STEP_BOUNDS_S, Histogram
 from tests.jobs.run_folders import MONOTONIC_NS, WALL_NS, Ranks, conclude, ended, going_on
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LABELS = {*COMMON, "node", "rank", "phase", "scope", "direction", "kind"}
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

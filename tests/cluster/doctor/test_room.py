@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.doctor import room as doctor_room
+from cluster.doctor import room
 from cluster.doctor.checks import FAULT, OK, WARNING, Check
 from cluster.doctor.room import (
     Room,
@@ -117,17 +117,17 @@ def test_what_control_groups_leave_is_what_there_is(monkeypatch: pytest.MonkeyPa
     free = measure_room()
     assert 0 < free.cores <= (os.cpu_count() or 1)
     assert free.memory_bytes > 0 and free.open_files > 0
-    monkeypatch.setattr(doctor_room.cgroups, "cores", lambda: 0.25)
-    monkeypatch.setattr(doctor_room.cgroups, "memory_left_bytes", lambda: 4096)
-    monkeypatch.setattr(doctor_room.cgroups, "processes_left", lambda: 3)
+    monkeypatch.setattr(room.cgroups, "cores", lambda: 0.25)
+    monkeypatch.setattr(room.cgroups, "memory_left_bytes", lambda: 4096)
+    monkeypatch.setattr(room.cgroups, "processes_left", lambda: 3)
     held = measure_room()
     assert (held.cores, held.memory_bytes, held.processes) == (0.25, 4096, 3)
 
 
 def test_an_ordinary_users_own_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    monkeypatch.setattr(doctor_room.resource, "getrlimit", lambda _which: (100, 100))
-    monkeypatch.setattr(doctor_room.cgroups, "processes_left", lambda: None)
+    monkeypatch.setattr(room.resource, "getrlimit", lambda _which: (100, 100))
+    monkeypatch.setattr(room.cgroups, "processes_left", lambda: None)
     assert measure_room().processes == 100
-    monkeypatch.setattr(doctor_room, "_own_threads", lambda: 70)
+    monkeypatch.setattr(room, "_own_threads", lambda: 70)
     assert measure_room().processes == 30

@@ -22,7 +22,7 @@ from jobs.server.serve import PORTS, listen
 from tests.jobs.run_folders import ended
 from tests.jobs.server_labs import Labs, eventually, exporters
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import packages
-from cluster.doctor import network as doctor_network
-from cluster.doctor import trial as doctor_trial
+from cluster.doctor import network, trial
 from cluster.doctor.checks import FAULT, NOT_HERE, OK, SKIPPED, Check
 from cluster.doctor.network import (
     COMMANDS,
@@ -34,7 +33,7 @@ UNKNOWN = Outcome(2, "Error: Specified qdisc kind is unknown.")
 @pytest.fixture(autouse=True)
 def ordinary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor_network, "user_name", lambda: "mei")
+    monkeypatch.setattr(network, "user_name", lambda: "mei")
     monkeypatch.setattr(packages, "OS_RELEASE", str(tmp_path / "os-release"))
     (tmp_path / "os-release").write_text("ID=ubuntu\n")
     folder = tmp_path / os.uname().release
@@ -182,10 +181,10 @@ def test_ifb_is_not_tried_where_that_would_add_devices_to_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Loading its module makes ifb0 and ifb1 in the network of the machine itself."""
-    monkeypatch.setattr(doctor_trial, "LOADED_MODULES", tmp_path)
-    monkeypatch.setattr(doctor_trial, "IFB_LOADED", tmp_path)
+    monkeypatch.setattr(trial, "LOADED_MODULES", tmp_path)
+    monkeypatch.setattr(trial, "IFB_LOADED", tmp_path)
     assert harmless(STEPS) == (STEPS, {})
-    monkeypatch.setattr(doctor_trial, "IFB_LOADED", tmp_path / "not loaded")
+    monkeypatch.setattr(trial, "IFB_LOADED", tmp_path / "not loaded")
     steps, known = harmless(STEPS)
     assert set(STEPS) - set(steps) == set(known) == {"ifb"}
     assert not known["ifb"].ok
@@ -194,7 +193,7 @@ def test_ifb_is_not_tried_where_that_would_add_devices_to_this_machine(
     assert harmless(STEPS)[1]["ifb"].ok
     assert "was not loaded" in checks(**harmless(STEPS)[1])["ifb"].seen
     assert harmless({"tbf": "x"}) == ({"tbf": "x"}, {})
-    monkeypatch.setattr(doctor_trial, "LOADED_MODULES", tmp_path / "a kernel without modules")
+    monkeypatch.setattr(trial, "LOADED_MODULES", tmp_path / "a kernel without modules")
     assert harmless(STEPS) == (STEPS, {})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.doctor import files as doctor_files
+from cluster.doctor import files
 from cluster.doctor.checks import FAULT, OK, WARNING
 from cluster.doctor.files import files_check, state_check
 
@@ -51,7 +51,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Path, "lstat", owned)
     monkeypatch.setattr(os, "scandir", lambda path: [Entry(entry) for entry in scandir(path)])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor_files, "_ourselves", lambda: "mei:")
+    monkeypatch.setattr(files, "_ourselves", lambda: "mei:")
     return strange
 
 
@@ -107,7 +107,7 @@ def test_root_in_somebody_elses_checkout_is_told_to_be_them(
 ) -> None:
     del own
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor_files, "_name", lambda uid: {1000: "mei"}[uid])
+    monkeypatch.setattr(files, "_name", lambda uid: {1000: "mei"}[uid])
     check = files_check(checkout, checkout / "runs")
     assert check.state == WARNING
     assert check.seen.startswith("this checkout is mei's")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jobs.compare import stats as compare_stats
+from jobs.compare import stats
 from jobs.compare.stats import Estimate, speed_up
 
 SLOW, FAST = [[0.3, 0.3], [0.3, 0.3], [0.3, 0.3]], [[0.2, 0.2], [0.2, 0.2], [0.2, 0.2]]
@@ -69,7 +69,7 @@ def test_the_interval_covers_what_it_says(
     monkeypatch: pytest.MonkeyPatch, num_rounds: int, paired: bool
 ) -> None:
     """Of 100 made-up comparisons with a true ratio of 1.2; 95 are promised."""
-    monkeypatch.setattr(compare_stats, "RESAMPLES", 100)
+    monkeypatch.setattr(stats, "RESAMPLES", 100)
     generator = random.Random(7)
 
     def turn(step_s: float, drift: float) -> list[float]:
