@@ -147,6 +147,13 @@ def stop(agents: str, namespace: str) -> None:
     for guard in guards_in(namespace) if agents != "run" else []:
         (agent,) = [pid for pid in processes_in(namespace) if parent_of(pid) == guard]
         os.kill(guard if agents == "guards stopped" else agent, signal.SIGSTOP)
+        if agents == "guards stopped":  # its client follows, and wakes it when it is woken itself
+            client = parent_of(guard)
+            assert eventually(lambda client=client: state_of(client) == "T")
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.mark.parametrize("agents", ["run", "guards stopped", "stopped"])
