@@ -34,10 +34,11 @@ def holder_pid() -> int:
 
 
 def programs_named(namespace: str, name: bytes) -> list[int]:
+    """Those that have begun, and are no longer what starts them in the node."""
     found = []
     for pid in processes_in(namespace):
         with suppress(OSError):
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] == name:
                 found.append(pid)
     return found
 
