@@ -6,7 +6,9 @@
 import functools
 import os
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Generator, Mapping
 
 import pytest
@@ -28,6 +30,18 @@ def pytest_configure() -> None:
         raise pytest.UsageError(
             f"{REQUIRE} names {', '.join(sorted(unknown))}; known: {', '.join(KNOWN)}"
         )
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """What tests start hears Ctrl-C and a hang-up, also where we began with nohup or with `&`."""
+    if threading.current_thread() is threading.main_thread():
+        for number, usual in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGHUP, signal.SIG_DFL),
+        ):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, usual)
 
 
 @functools.cache
