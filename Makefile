@@ -5,7 +5,7 @@
 
 override SHELL := /bin/sh
 override TARGETS := help setup doctor cluster-up cluster-status cluster-probe link cluster-down \
-                    run compare scale runs runs-clean test check benchmarks
+                    run compare scale runs runs-clean base-image test check benchmarks
 override UNKNOWN := $(filter-out $(TARGETS),$(MAKECMDGOALS))
 override TYPED := $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 override export DDPLAB_GOALS := $(MAKECMDGOALS)

@@ -32,6 +32,7 @@ PACKAGES = {
     "sudo": Package("sudo", "sudo"),
     "venv": Package("python3-venv", "python3"),
     "docker": Package("docker.io", "moby-engine"),
+    "mmdebstrap": Package("mmdebstrap", "mmdebstrap"),
 }
 _MODULES = Package("linux-modules-extra-$(uname -r)", "kernel-modules-extra")
 _COMMANDS = {"debian": "apt", "ubuntu": "apt", "fedora": "dnf", "rhel": "dnf", "centos": "dnf"}

@@ -65,8 +65,26 @@ def netns_reason() -> str | None:
     return f"namespaces are refused: {result.stderr.strip()}" if result.returncode else None
 
 
+@functools.cache
+def docker_reason() -> str | None:
+    """Why no node can be a container here; None where one can, and its image is there."""
+    from cluster.backends import BACKENDS
+
+    fit = BACKENDS["compose"].fit()
+    if not fit.ok:
+        return fit.reason
+    from cluster.compose.engine import Engine
+    from cluster.compose.image import image_name
+
+    engine = Engine.connect()
+    if not engine.has_image(image_name(engine)):
+        return "the nodes' image is not built: python -m cluster.compose.image"
+    return None
+
+
 REASONS: Mapping[str, Callable[[], str | None]] = {
     "netns": netns_reason,
+    "docker": docker_reason,
     "prometheus": prometheus.reason,
 }
 

@@ -29,7 +29,7 @@ with open("pyproject.toml", "rb") as file:
     document = tomllib.load(file)
 project = document["project"]
 print(*project["dependencies"], *document["build-system"]["requires"], sep="\\n")
-for extra in ["server", "dev"] if sys.argv[1] == "dev" else ["server"]:
+for extra in ["server", "docker", "dev"][: 3 if sys.argv[1] == "dev" else 2]:
     print(*project["optional-dependencies"][extra], sep="\\n")
 """
 

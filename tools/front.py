@@ -34,6 +34,10 @@ def main() -> int:
         given = {name: value for name, value in given.items() if name in takes}
         if verb == "doctor":
             return _doctor(root, given)
+        if verb == "base-image":
+            from tools.base_image import make_base_image  # only this word needs it
+
+            return make_base_image(root)
         environment = ensure(root, VERBS[verb].layer, Choice.typed(given))
         if verb == "setup":
             sys.stderr.write("ddplab: .venv is ready.\n")

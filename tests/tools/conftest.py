@@ -79,7 +79,7 @@ class Checkout:
             '[build-system]\nrequires = ["setuptools>=77"]\n'
             '[project]\nname = "ddplab"\ndependencies = ["click>=8.1", "torch>=2.6"]\n'
             "[project.optional-dependencies]\n"
-            'server = ["uvicorn>=0.34"]\ndev = ["pytest>=8"]\n'
+            'server = ["uvicorn>=0.34"]\ndocker = ["docker>=7"]\ndev = ["pytest>=8"]\n'
         )
         self._make_stub()
 

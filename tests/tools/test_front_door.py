@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cluster.backends import AUTO, BACKENDS
 from tools.front import typed_variables
-from tools.verbs import NUM_FIRST, VERBS, split_settings
+from tools.verbs import NUM_FIRST, VARIABLES, VERBS, split_settings
 
 if TYPE_CHECKING:
     from conftest import Checkout
@@ -55,6 +56,11 @@ def test_make_alone_lists_every_word_and_first_the_five_that_matter(
     assert checkout.environments() == []
 
 
+def test_the_meaning_of_backend_names_every_backend() -> None:
+    known = re.findall(r"[a-z]+", VARIABLES["BACKEND"])
+    assert {AUTO, *BACKENDS} <= set(known)
+
+
 def test_the_makefile_and_the_table_know_the_same_words(checkout: Checkout) -> None:
     text = (checkout.root / "Makefile").read_text().replace("\\\n", " ")
     listed = re.search(r"^override TARGETS := (.*)$", text, re.MULTILINE)
@@ -97,6 +103,7 @@ def test_each_word_becomes_its_command(ready: Checkout) -> None:
     ready.make(
         "cluster-up", "CLUSTER=2x4", "RATE=1gbit", "PRIVILEGE=sudo", "BACKEND=netns", "LAB=a"
     )
+    ready.make("cluster-up", "BACKEND=compose", "SUBNET=10.99.0.0/24", "MONITORING=1")
     ready.make("cluster-status", "LAB=a")
     ready.make("cluster-probe", "LAB=--x")
     ready.make("cluster-down", "LAB=a")
@@ -108,6 +115,7 @@ def test_each_word_becomes_its_command(ready: Checkout) -> None:
     ready.make("runs-clean", "KEEP=3")
     assert ready.calls() == [
         ["up", "--cluster=2x4", "--rate=1gbit", "--backend=netns", "--lab=a", "--privilege=sudo"],
+        ["up", "--backend=compose", "--subnet=10.99.0.0/24", "--monitoring"],
         ["status", "--lab=a"],
         ["probe", "--lab=--x"],
         ["down", "--lab=a"],

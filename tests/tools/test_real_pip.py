@@ -22,6 +22,7 @@ version = "1.0"
 dependencies = ["click>=8.1", "torch>=2.6"]
 [project.optional-dependencies]
 server = ["uvicorn>=0.34"]
+docker = ["docker>=7"]
 """
 
 BACKEND = """\
@@ -61,6 +62,7 @@ def test_real_pip_installs_what_is_pinned_from_where_it_is_told(checkout: Checko
     write_wheel(wheels, "click", "8.5.1")
     write_wheel(wheels, "click", "99.0")
     write_wheel(wheels, "uvicorn", "0.54.0")
+    write_wheel(wheels, "docker", "7.2.0")
     (checkout.root / "pyproject.toml").write_text(PYPROJECT)
     (checkout.root / "backend.py").write_text(BACKEND)
     (checkout.root / "program.py").write_text("def main(): print('this is ddplab')\n")
@@ -71,12 +73,12 @@ def test_real_pip_installs_what_is_pinned_from_where_it_is_told(checkout: Checko
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "this is ddplab\n"
-    names = ("torch", "sympy", "click", "uvicorn")
+    names = ("torch", "sympy", "click", "uvicorn", "docker")
     versions = ", ".join(f"{name}.VERSION" for name in names)
     question = f"import {', '.join(names)}; print({versions})"
     python = checkout.root / ".venv" / "bin" / "python"
     answer = subprocess.run([python, "-c", question], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["2.13.0+cpu", "1.14.0", "8.5.1", "0.54.0"]
+    assert answer.stdout.split() == ["2.13.0+cpu", "1.14.0", "8.5.1", "0.54.0", "7.2.0"]
     shutil.rmtree(wheels)
     again = checkout.make("cluster-status")
     assert (again.stdout, again.stderr) == ("this is ddplab\n", "")
