@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cluster.backends import AUTO, choose_backend
 from cluster.errors import ClusterError
-from cluster.nodes import Shapeable
+from cluster.netns import NETNS
+from cluster.nodes import Making, Place, Shapeable
 from cluster.probe import FAR, TOLERANCE, LinkMeasurement, ProbeReport, measure_round
 from cluster.probe_plan import Mode, rounds
 from cluster.probe_run import ProbeEnds
@@ -41,11 +41,15 @@ def carried_rate(nodes: Shapeable, spec: ClusterSpec) -> int | None:
 
 
 def carried_here(spec: ClusterSpec, privilege: str = "none") -> int | None:
-    """As `carried_rate`, in a lab that is made for it and gone when this process is."""
+    """As `carried_rate`, in a lab that is made for it and gone when this process is.
+
+    It is made of namespaces, which are there in a moment; containers have links of the same kind.
+    """
     root = state_root(os.environ, os.geteuid())
     # with a dot no lab can be called so, and none is taken for one
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=root) as directory:
-        nodes = choose_backend(AUTO).create(Path(directory), privilege)
+        path = Path(directory)
+        nodes = NETNS.create(Place(path.name, path, Making(NETNS.name, privilege)))
         nodes.up(limited(spec, None))
     try:
         return carried_rate(nodes, spec)

@@ -271,7 +271,9 @@ def refusal(seen: str) -> HostError:
     for name in SETTINGS:
         with suppress(OSError):
             settings[name] = Path(setting_path(name)).read_text().strip()
-    return explain_refusal(seen, user_name(), os.geteuid() == 0, settings)
+    lacking = "" if shutil.which("docker") else " (not found on this machine)"
+    others = [f"make cluster-up BACKEND=compose      with Docker{lacking}"]
+    return explain_refusal(seen, user_name(), os.geteuid() == 0, settings, others)
 
 
 def user_name() -> str:

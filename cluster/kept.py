@@ -8,9 +8,9 @@ from cluster.errors import NoLab
 from cluster.nodes import Shapeable
 from cluster.probe import ProbeReport
 from cluster.spec import ClusterSpec
-from cluster.state import LabDirectory
+from cluster.state import DEFAULT_LAB, LabDirectory
 
-DEFAULT_LAB = "default"
+__all__ = ["DEFAULT_LAB", "Lab", "no_lab", "read_lab", "write_lab"]
 
 
 @dataclass(frozen=True)

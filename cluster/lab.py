@@ -9,45 +9,50 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from cluster.backends import AUTO, choose_backend
+from cluster.backends import (
+    BACKENDS,
+    Chosen,
+    choose_backend,
+    naming_others,
+    require_backend,
+    require_privilege,
+)
 from cluster.carried import is_too_slow, rate_advice
-from cluster.errors import ClusterError, LabError, LabExists, NoLab
+from cluster.errors import LabError, NoLab
 from cluster.kept import DEFAULT_LAB, Lab, no_lab, read_lab, write_lab
-from cluster.nodes import Backend, Shapeable
+from cluster.nodes import Making, Place, Shapeable
 from cluster.probe import ProbeReport, require_carried, run_probe
 from cluster.relink import mend
-from cluster.spec import ALL, ClusterSpec
+from cluster.same import require_same
+from cluster.spec import ClusterSpec
 from cluster.state import LabDirectory, Use
-from cluster.units import format_rate
-from cluster.yamlfile import nearest
 
 __all__ = [
     "DEFAULT_LAB",
     "Lab",
     "LabEvent",
     "bring_up",
+    "how_it_ended",
     "in_use",
-    "is_up",
     "list_labs",
     "measure",
     "open_lab",
     "plan",
-    "require_privilege",
     "take_down",
     "user_of",
 ]
 
-PRIVILEGES = ("none", "sudo")
-
 
 @dataclass(frozen=True)
 class LabEvent:
-    """Progress of `bring_up`: a step (`start`, `limit`, `measure`; `search` for a rate that
-    can be carried) begins, or has ended."""
+    """Progress of `bring_up`: a step (`image` where one is built, `start`, `limit`, `measure`;
+    `search` for a rate that can be carried) begins, or has ended. First of all, `choose` tells
+    which backend was taken."""
 
     step: str
     seconds: float | None = None
     """How long the step took; None as it begins."""
+    chosen: Chosen | None = None
 
 
 OnEvent = Callable[[LabEvent], None]
@@ -89,8 +94,7 @@ def _find(name: str) -> Lab:
 def bring_up(
     spec: ClusterSpec,
     name: str = DEFAULT_LAB,
-    backend: str = AUTO,
-    privilege: str = "none",
+    making: Making = Making(),  # noqa: B008 - frozen
     probe: bool = True,
     on_event: OnEvent = ignore,
     *,
@@ -102,14 +106,14 @@ def bring_up(
     was not. Raises LabExists where it has another specification or backend. A lab that is not
     `lasting` is gone when this process is, however that ends.
     """
-    chosen = choose_backend(backend)
-    require_privilege(privilege)
+    require_backend(making.backend)
+    require_privilege(making.privilege)
     directory = LabDirectory.of(name)
     with directory.locked():
         lab = _read_or_clear(directory)
         if lab is None:
-            return _make(spec, directory, chosen, privilege, probe, on_event, lasting)
-        _require_same(lab, spec, None if backend == AUTO else backend)
+            return _make(spec, directory, making, probe, on_event, lasting)
+        require_same(lab, spec, making)
         lab = replace(lab, already_up=True)
         return measure_held(lab, directory, on_event) if probe and lab.probe is None else lab
 
@@ -141,12 +145,13 @@ def user_of(name: str) -> str | None:
     return LabDirectory.of(name).user()
 
 
-def is_up(lab: Lab) -> bool:
-    """Whether this very lab is still there, and not another one of its name."""
+def how_it_ended(lab: Lab) -> str | None:
+    """What became of this very lab; None while it is up."""
     try:
-        return open_lab(lab.name).created_at == lab.created_at
-    except LabError:
-        return False
+        same = open_lab(lab.name).created_at == lab.created_at
+    except LabError as exc:
+        return exc.seen or exc.message
+    return None if same else "it was taken down, and another one of its name is up"
 
 
 def measure(name: str = DEFAULT_LAB, on_event: OnEvent = ignore) -> Lab:
@@ -161,20 +166,14 @@ def measure(name: str = DEFAULT_LAB, on_event: OnEvent = ignore) -> Lab:
 
 
 def plan(
-    spec: ClusterSpec, name: str = DEFAULT_LAB, backend: str = AUTO, privilege: str = "none"
+    spec: ClusterSpec,
+    name: str = DEFAULT_LAB,
+    making: Making = Making(),  # noqa: B008 - frozen
 ) -> tuple[str, ...]:
-    """The exact commands that bring_up would run inside the lab. Raises where it would refuse."""
-    require_privilege(privilege)
-    LabDirectory.of(name)
-    return choose_backend(backend).plan(spec)
-
-
-def require_privilege(privilege: str) -> None:
-    """Raises ClusterError unless a lab can be made with this privilege."""
-    if privilege not in PRIVILEGES:
-        hint = nearest(privilege, PRIVILEGES)
-        rule = "none: as you are; sudo: the lab's own process is started with more rights"
-        raise ClusterError(f"unknown privilege {privilege!r}", rule, hint)
+    """The exact commands that bring_up would run. Raises where it would refuse."""
+    require_privilege(making.privilege)
+    place = Place(name, LabDirectory.of(name).path, making)
+    return choose_backend(making).backend.plan(spec, place)
 
 
 def list_labs() -> tuple[str, ...]:
@@ -187,40 +186,10 @@ def _read_or_clear(directory: LabDirectory) -> Lab | None:
     try:
         return mend(read_lab(directory), directory)
     except NoLab:
+        for backend in BACKENDS.values():
+            backend.clear(directory.path)
         directory.clear()
         return None
-
-
-def _require_same(lab: Lab, spec: ClusterSpec, backend: str | None) -> None:
-    here, asked = lab.spec.describe(), spec.describe()
-    option = "" if lab.name == DEFAULT_LAB else f" LAB={lab.name}"
-    fixes = [f"make cluster-down{option}, then bring it up again", "another lab: LAB=name"]
-    if lab.backend != (backend or lab.backend):
-        here, asked = f"backend {lab.backend}", f"backend {backend}"
-    elif lab.spec.resolved() == spec.resolved():
-        return
-    elif lab.spec.with_rates(ALL, rates := _usual_rates(spec)).resolved() == spec.resolved():
-        words = " ".join(f"{_VARIABLES[link]}={rate}" for link, rate in rates.items())
-        fixes.insert(0, f"make link NODE={ALL} {words}{option}")
-    if lab.changed_at is not None:
-        here += " (changed by make link)"
-    raise LabExists(
-        f'lab "{lab.name}" is up with another specification',
-        "a lab is never changed behind the back of those who use it",
-        fixes,
-        seen=f"up: {here}; asked: {asked}",
-    )
-
-
-_VARIABLES = {"inter_node": "RATE", "intra_node": "INTRA_RATE"}
-
-
-def _usual_rates(spec: ClusterSpec) -> dict[str, str]:
-    """The rates of a node without its own; the inside only where it is limited."""
-    rates = {"inter_node": format_rate(spec.links.inter_node.rate_bits_per_s)}
-    if spec.links.intra_node.rate_bits_per_s is not None:
-        rates["intra_node"] = format_rate(spec.links.intra_node.rate_bits_per_s)
-    return rates
 
 
 @contextmanager
@@ -235,17 +204,22 @@ def timed(step: str, on_event: OnEvent) -> Iterator[None]:
 def _make(
     spec: ClusterSpec,
     directory: LabDirectory,
-    backend: Backend,
-    privilege: str,
+    making: Making,
     probe: bool,
     on_event: OnEvent,
     lasting: bool,
 ) -> Lab:
-    nodes = backend.create(directory.path, privilege)
+    chosen = choose_backend(making)
+    backend, place = chosen.backend, Place(directory.name, directory.path, making)
+    nodes: Shapeable | None = None
     done = False
     try:
-        with timed("start", on_event):
-            nodes.up(spec)
+        with naming_others(chosen, spec, making):
+            nodes = backend.create(place)
+            on_event(LabEvent("choose", 0.0, chosen))
+            backend.prepare(place, lambda: timed("image", on_event))
+            with timed("start", on_event):
+                nodes.up(spec)
         with timed("limit", on_event):
             for node in nodes.list():
                 nodes.shape(node, spec.links_of(node.name))
@@ -260,7 +234,8 @@ def _make(
         return lab
     finally:
         if not done:
-            nodes.down()
+            if nodes is not None:
+                nodes.down()
             directory.remove()
 
 

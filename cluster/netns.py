@@ -17,17 +17,10 @@ from typing import IO, Any
 
 from cluster import holder as holder_script
 from cluster.batch import run_batch
-from cluster.errors import HostError, NodeError, NoLab
+from cluster.errors import ClusterError, HostError, NodeError, NoLab
 from cluster.holding import Holder, boot_id, search_path, start_holder, tool
-from cluster.nodes import Backend, Node, NodeFacts, NodeProcess
-from cluster.shaping import (
-    Side,
-    held_rate,
-    qdisc_commands,
-    read_command,
-    require_qdiscs,
-    wanted_qdiscs,
-)
+from cluster.limiter import Limiter
+from cluster.nodes import Backend, Fit, Node, NodeFacts, NodeProcess, Place
 from cluster.spec import ClusterSpec, LinksSpec
 from cluster.topology import (
     FabricNetwork,
@@ -59,18 +52,38 @@ class NetnsNodes:
         self._holder = holder
         self._nodes = nodes
         self._tie: socket.socket | None = None
+        self._limiter = Limiter(lambda _, commands: self._run(commands), side_device)
 
     @property
     def python(self) -> str:
         return sys.executable
 
+    @property
+    def user(self) -> tuple[int, int]:
+        return os.geteuid(), os.getegid()
+
+    @property
+    def monitoring(self) -> None:
+        return None  # what watches is containers
+
     def list(self) -> tuple[Node, ...]:
         return self._nodes
+
+    def require_visible(self, path: Path, *, writable: bool = False) -> None:
+        del writable  # what this user may write, a rank may
+        if path.is_relative_to("/run") or path.is_relative_to("/dev/shm"):
+            raise HostError(
+                f"{path} cannot be seen inside the lab",
+                "a lab has its own /run and /dev/shm",
+                "take another place, such as your home directory",
+            )
 
     def up(self, spec: ClusterSpec) -> None:
         for name in ("ip", "tc", "mount", "nsenter", "setpriv"):
             tool(name)
-        _require_visible(Path(sys.executable), PROJECT, Path.cwd())
+        for path in (Path(sys.executable), PROJECT, Path.cwd()):
+            self.require_visible(path)
+        _require_no_limits(spec)
         try:
             self._holder, self._tie = start_holder(self._directory, self._privilege)
             self._run(topology_commands(spec, self._network, _speaks_ipv6()))
@@ -89,30 +102,13 @@ class NetnsNodes:
             self._tie = None
 
     def shape(self, node: Node, links: LinksSpec) -> None:
-        commands, wanted = self._commands(node, links), wanted_qdiscs(links)
-        reads = [read_command(*side_device(node, side)) for side in Side]
-        answers = self._run([*commands, *reads])[len(commands) :]
-        for side, answer in zip(Side, answers, strict=True):
-            require_qdiscs(f"{node.name} {side.value}", wanted[side], json.loads(answer))
+        self._limiter.shape(node, links)
 
     def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
-        return tuple(shlex.join(command) for command in self._commands(node, links))
+        return self._limiter.plan(node, links)
 
     def limits(self, node: Node) -> Mapping[str, int | None]:
-        return {side.value: held_rate(held) for side, held in self._held(node).items()}
-
-    def _commands(self, node: Node, links: LinksSpec) -> Sequence[Sequence[str]]:
-        wanted = wanted_qdiscs(links)
-        return [
-            command
-            for side, held in self._held(node).items()
-            for command in qdisc_commands(*side_device(node, side), wanted[side], held)
-        ]
-
-    def _held(self, node: Node) -> Mapping[Side, Any]:
-        """What the devices of a node hold now, as tc reads it back."""
-        answers = self._run([read_command(*side_device(node, side)) for side in Side])
-        return {side: json.loads(answer) for side, answer in zip(Side, answers, strict=True)}
+        return self._limiter.limits(node)
 
     def down(self) -> None:
         if self._tie is not None:
@@ -185,18 +181,32 @@ class NetnsNodes:
         return run_batch(self._alive().enter(["sh"]), commands)
 
 
-def _require_visible(*paths: Path) -> None:
-    for path in paths:
-        if path.is_relative_to("/run") or path.is_relative_to("/dev/shm"):
-            raise HostError(
-                f"{path} cannot be seen inside the lab",
-                "a lab has its own /run and /dev/shm",
-                "move the checkout to another place, such as your home directory",
-            )
+def _create(place: Place) -> NetnsNodes:
+    _require_no_monitoring(place)
+    return NetnsNodes(place.directory, place.making.privilege, _network(place))
 
 
-def _create(directory: Path, privilege: str) -> NetnsNodes:
-    return NetnsNodes(directory, privilege)
+def _require_no_monitoring(place: Place) -> None:
+    if place.making.monitoring:
+        raise ClusterError(
+            "Prometheus and Grafana are brought up beside nodes that are containers only",
+            "a lab of network namespaces has no containers",
+            ("MONITORING=1 BACKEND=compose", "point a Prometheus of yours at the exporter"),
+        )
+
+
+def _require_no_limits(spec: ClusterSpec) -> None:
+    if words := spec.limits.describe():
+        raise HostError(
+            f"nodes of network namespaces cannot be limited to {words}",
+            "limits are held by containers; nothing that is asked for is left out",
+            ("BACKEND=compose", "a cluster file without limits"),
+        )
+
+
+def _network(place: Place) -> FabricNetwork:
+    subnet = place.making.subnet
+    return FabricNetwork() if subnet is None else FabricNetwork(subnet)
 
 
 def _attach(directory: Path, saved: Mapping[str, Any]) -> NetnsNodes:
@@ -213,8 +223,10 @@ def _speaks_ipv6() -> bool:
     return Path("/proc/net/if_inet6").exists()
 
 
-def _plan(spec: ClusterSpec) -> tuple[str, ...]:
-    network = FabricNetwork()
+def _plan(spec: ClusterSpec, place: Place) -> tuple[str, ...]:
+    _require_no_monitoring(place)
+    _require_no_limits(spec)
+    network = _network(place)
     commands = [*topology_commands(spec, network, _speaks_ipv6()), *limit_commands(spec, network)]
     return tuple(shlex.join(command) for command in commands)
 
@@ -222,7 +234,10 @@ def _plan(spec: ClusterSpec) -> tuple[str, ...]:
 NETNS = Backend(
     name="netns",
     summary="network namespaces on this machine; no Docker, no root",
+    fit=lambda: Fit(True, "network namespaces need no Docker"),
     create=_create,
+    prepare=lambda place, timed: None,  # noqa: ARG005
     attach=_attach,
     plan=_plan,
+    clear=lambda directory: None,  # noqa: ARG005 - the kernel leaves nothing of a dead holder
 )

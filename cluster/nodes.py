@@ -10,7 +10,9 @@ that is run in a node must take the end of its standard input as its order to st
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -41,6 +43,16 @@ class NodeFacts:
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """What watches a lab from beside its nodes."""
+
+    gateway: IPv4Interface
+    """Where it asks this machine for metrics: an address of this machine on its network."""
+    pages: Mapping[str, str]
+    """Addresses for a browser, by service: grafana, prometheus."""
 
 
 class NodeProcess(Protocol):
@@ -76,8 +88,15 @@ class Nodes(Protocol):
     def python(self) -> str:
         """The interpreter in every node that can import this project's packages."""
 
+    @property
+    def user(self) -> tuple[int, int]:
+        """The user and group that programs in the nodes run as, as this machine numbers them."""
+
     def list(self) -> tuple[Node, ...]:
         """All nodes, by number."""
+
+    def require_visible(self, path: Path, *, writable: bool = False) -> None:
+        """Raises HostError where programs in the nodes do not find this file under this path."""
 
     def exec(
         self,
@@ -125,21 +144,61 @@ class Shapeable(Nodes, Protocol):
     def down(self) -> None:
         """Removes everything that `up` made. Does nothing where nothing is left."""
 
+    @property
+    def monitoring(self) -> Monitoring | None:
+        """What watches these nodes; None where nothing was asked to."""
+
     def save(self) -> dict[str, Any]:
         """Plain data from which `attach` finds these nodes again."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a lab is made; what it is, says its specification."""
+
+    backend: str = "auto"
+    privilege: str = "none"
+    subnet: IPv4Network | None = None
+    """Addresses of the fabric; None: a part of 198.18.0.0/15 that is free."""
+    runs: Path | None = None
+    """The folder that ranks write to."""
+    monitoring: bool = False
+    """Whether Prometheus and Grafana are brought up beside the nodes."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a lab is made: its name, and the directory of its own for sockets and logs."""
+
+    name: str
+    directory: Path
+    making: Making = Making()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether labs of a backend can be made on this machine, and what tells so."""
+
+    ok: bool
+    reason: str
 
 
 @dataclass(frozen=True)
 class Backend:
     """How labs of one kind are made and found again.
 
-    `create(directory, privilege)`: `directory` is the lab's own, for sockets and logs.
-    `attach(directory, saved)` raises NoLab when what was saved is no longer there.
-    `plan(spec)`: the exact commands that `up` would run inside the lab.
+    `fit()` says in a moment whether this machine has what is needed. `create(place)` makes nothing
+    yet. `prepare(place, timed)` makes what labs share, such as an image, inside of `timed()`, and
+    does not enter it where that is there. `attach(directory, saved)` raises NoLab when what was
+    saved is no longer there. `plan(spec, place)`: the exact commands that `up` would run.
+    `clear(directory)` removes what a lab that is no longer whole left anywhere else, if anything.
     """
 
     name: str
     summary: str
-    create: Callable[[Path, str], Shapeable]
+    fit: Callable[[], Fit]
+    create: Callable[[Place], Shapeable]
+    prepare: Callable[[Place, Callable[[], AbstractContextManager[None]]], None]
     attach: Callable[[Path, Mapping[str, Any]], Shapeable]
-    plan: Callable[[ClusterSpec], tuple[str, ...]]
+    plan: Callable[[ClusterSpec, Place], tuple[str, ...]]
+    clear: Callable[[Path], None]

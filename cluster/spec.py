@@ -11,9 +11,11 @@ from cluster.errors import ClusterError, UnitError
 from cluster.units import (
     UNLIMITED,
     format_duration,
+    format_memory,
     format_rate,
     format_share,
     parse_duration,
+    parse_memory,
     parse_optional_rate,
     parse_share,
 )
@@ -21,6 +23,7 @@ from cluster.yamlfile import StrictModel, load_yaml, nearest, validate
 
 Rate = Annotated[int | None, BeforeValidator(parse_optional_rate), PlainSerializer(format_rate)]
 Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
+Memory = Annotated[int, BeforeValidator(parse_memory), PlainSerializer(format_memory)]
 Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]
 
 ALL = "all"
@@ -93,6 +96,36 @@ class OverrideSpec(StrictModel):
     intra_node: IntraSpec = IntraSpec()
     """The node's own inside."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _limits_are_equal(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "limits" in data:
+            raise UnitError(
+                "a node has no limits of its own",
+                "nodes are containers of one service, which Compose makes all alike",
+                "write limits beside nodes, for every node",
+                below=("limits",),
+            )
+        return data
+
+
+class LimitsSpec(StrictModel):
+    """What the programs of one node may use; equal for all nodes. Needs nodes that are containers.
+
+    What is not given is not limited.
+    """
+
+    cpus: float | None = Field(default=None, ge=0.1, le=1024)
+    """Processors' worth of time: `1.5`."""
+    memory_bytes: Memory | None = Field(default=None, alias="memory")
+    """Memory: `2GB`, `512MiB`."""
+
+    def describe(self) -> str:
+        """`1.5 cpus and 2GB`; empty where nothing is limited."""
+        words = [] if self.cpus is None else [f"{self.cpus:g} cpus"]
+        words += [] if self.memory_bytes is None else [format_memory(self.memory_bytes)]
+        return " and ".join(words)
+
 
 class ClusterSpec(StrictModel):
     """Nodes of equal size and the links between and inside them."""
@@ -105,6 +138,8 @@ class ClusterSpec(StrictModel):
     """Training processes on each node."""
     links: LinksSpec
     """The links of every node."""
+    limits: LimitsSpec = LimitsSpec()
+    """What the programs of each node may use."""
     overrides: dict[str, OverrideSpec] = Field(default={})
     """Nodes that differ, by name."""
 
@@ -133,10 +168,10 @@ class ClusterSpec(StrictModel):
             ),
         )
 
-    def resolved(self) -> tuple[int, int, tuple[LinksSpec, ...]]:
+    def resolved(self) -> tuple[int, int, LimitsSpec, tuple[LinksSpec, ...]]:
         """What is really asked for: two specifications that resolve equally are the same lab."""
         links = tuple(self.links_of(name) for name in self.node_names)
-        return self.nodes, self.ranks_per_node, links
+        return self.nodes, self.ranks_per_node, self.limits, links
 
     def with_rates(self, node: str, rates: Mapping[str, str]) -> Self:
         """The same cluster with other rates on one node, or on `all` of them.
@@ -178,6 +213,7 @@ class ClusterSpec(StrictModel):
         parts += [f"loss {format_share(link.loss_ratio)}"] if link.loss_ratio else []
         intra = self.links.intra_node.rate_bits_per_s
         parts += [f"inside a node {format_rate(intra)}"] if intra else []
+        parts += [f"{words} a node"] if (words := self.limits.describe()) else []
         parts += [f"{name} {self._differs(name)}" for name in self.overrides]
         return f"{self.name}: " + ", ".join(parts)
 

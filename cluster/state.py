@@ -19,6 +19,7 @@ from typing import Any
 
 from cluster.errors import ClusterError, LabBusy, StateRefused
 
+DEFAULT_LAB = "default"
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 USE_FILE = "use"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cluster import lab as labs
-from cluster.errors import LabBusy, NoLab, StateRefused
+from cluster.errors import HostError, LabBusy, NoLab, StateRefused
 from cluster.kept import Lab
 from cluster.state import Activity, LabDirectory
 
@@ -52,7 +52,7 @@ def sight(name: str) -> Sighting | None:
     except LabBusy:
         condition = Condition.BUSY if was_up else Condition.COMING_UP
         return Sighting(name, condition, worker=directory.worker() or worker)
-    except StateRefused as exc:
+    except (StateRefused, HostError) as exc:  # HostError: its Docker engine does not answer, say
         fix = " or: ".join(exc.fix)
         return Sighting(name, Condition.UNREADABLE, note=f"{exc.message}: {exc.seen}", fix=fix)
     except NoLab as exc:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
-from cluster.errors import ShapingError
+from cluster.errors import HostError, ShapingError
 from cluster.nodes import Node
 from cluster.shaping import Side, qdisc_commands, wanted_qdiscs
 from cluster.spec import ClusterSpec
@@ -30,9 +30,14 @@ class FabricNetwork:
     first_host: int = 10
 
     def nodes(self, spec: ClusterSpec) -> tuple[Node, ...]:
-        """The nodes of a specification, by number. Raises ValueError for a too small subnet."""
+        """The nodes of a specification, by number. Raises HostError for a too small subnet."""
         if self.first_host + spec.nodes >= self.subnet.num_addresses:
-            raise ValueError(f"{self.subnet} has no room for {spec.nodes} nodes")
+            room = 32 - (self.first_host + spec.nodes).bit_length()
+            raise HostError(
+                f"SUBNET={self.subnet} has no room for {spec.nodes} nodes",
+                f"each node has an address of its own, and {self.first_host} are kept",
+                f"SUBNET={self.subnet.supernet(new_prefix=min(room, self.subnet.prefixlen))}",
+            )
         return tuple(
             Node(name, index, str(self.subnet[self.first_host + index]), NIC)
             for index, name in enumerate(spec.node_names)
@@ -68,10 +73,8 @@ def topology_commands(
 def _node_commands(node: Node, mtu: int, network: FabricNetwork, ipv6: bool) -> list[list[str]]:
     port, ip = port_of(node), ["ip", "-n", node.name]
     mtu_ = ["mtu", str(mtu)]
-    source = ["proto", "kernel", "src", node.address, "congctl", CONGESTION_CONTROL]
     cable = ["type", "veth", "peer", "name", NIC, *mtu_, "netns", node.name]
     address = f"{node.address}/{network.subnet.prefixlen}"
-    subnet = str(network.subnet)
     silent = ["addrgenmode", "none"] if ipv6 else []
     return [
         ["ip", "netns", "add", node.name],
@@ -80,8 +83,16 @@ def _node_commands(node: Node, mtu: int, network: FabricNetwork, ipv6: bool) -> 
         [*ip, "link", "set", "lo", "up"],
         [*ip, "link", "set", NIC, *silent, "up"],
         [*ip, "addr", "add", address, "dev", NIC],
-        [*ip, "route", "change", subnet, "dev", NIC, "scope", "link", *source],
-        [*ip, "route", "change", "local", node.address, "dev", NIC, "table", "local", *source],
+        *pin_commands(ip, node, network.subnet, NIC),
+    ]
+
+
+def pin_commands(ip: Sequence[str], node: Node, subnet: IPv4Network, nic: str) -> list[list[str]]:
+    """The commands that pin TCP congestion control on the fabric; `ip` is how ip is called."""
+    source = ["proto", "kernel", "src", node.address, "congctl", CONGESTION_CONTROL]
+    return [
+        [*ip, "route", "change", str(subnet), "dev", nic, "scope", "link", *source],
+        [*ip, "route", "change", "local", node.address, "dev", nic, "table", "local", *source],
     ]
 
 

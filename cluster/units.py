@@ -1,6 +1,7 @@
 """Text with units to numbers and back: the only place where `200mbit` is read.
 
-Rates are bits per second, as tc spells them; durations are seconds; shares are ratios 0..1.
+Rates are bits per second, as tc spells them; durations are seconds; shares are ratios 0..1;
+amounts of memory are bytes.
 What could be read in two ways is refused, with both readings.
 """
 
@@ -171,3 +172,35 @@ def parse_share(text: object) -> float:
 def format_share(ratio: float) -> str:
     """The percentage that parse_share reads back."""
     return f"{Decimal(str(ratio)) * 100:f}".rstrip("0").rstrip(".") + "%" if ratio else "0%"
+
+
+_MEMORY = re.compile(_NUMBER + r"\s?(?P<unit>[MG]i?B)")
+_MEMORY_BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+_MEMORY_LOOSE = re.compile(_NUMBER + r"\s?(?P<unit>[mMgG])(i?[bB])?")
+MIN_MEMORY_BYTES = 100_000_000
+
+
+def parse_memory(text: object) -> int:
+    """Bytes of an amount of memory such as `2GB` or `512MiB`. Raises UnitError."""
+    rule = "memory is a number with MB, GB (powers of 1000), MiB or GiB (powers of 1024)"
+    told = text.strip() if isinstance(text, str) and len(text) <= LONGEST_TEXT else ""
+    match = _MEMORY.fullmatch(told)
+    if match is None:
+        loose = _MEMORY_LOOSE.fullmatch(told)
+        unit = loose["unit"].upper() if loose else "G"
+        number = loose["number"] if loose else "2"
+        fix = f"write {number}{unit}B (powers of 1000) or {number}{unit}iB (of 1024)"
+        raise UnitError(f"{str(text)[:LONGEST_TEXT]!r} is not an amount of memory", rule, fix)
+    num_bytes = int(Decimal(match["number"]) * _MEMORY_BYTES[match["unit"]])
+    if num_bytes < MIN_MEMORY_BYTES:
+        least = format_memory(MIN_MEMORY_BYTES)
+        raise UnitError(f"{told!r} is too little", "no rank starts in less", f"{least} or more")
+    return num_bytes
+
+
+def format_memory(num_bytes: int) -> str:
+    """The text that parse_memory reads back: exact, in the largest unit that is whole, or MB."""
+    for unit in ("GB", "GiB", "MB", "MiB"):
+        if num_bytes % _MEMORY_BYTES[unit] == 0:
+            return f"{num_bytes // _MEMORY_BYTES[unit]}{unit}"
+    return f"{Decimal(num_bytes) / 10**6:f}MB"

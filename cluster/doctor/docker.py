@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cluster.doctor.checks import NOT_HERE, OK, SKIPPED, Check
+from cluster.doctor.needs import PURPOSES
 from cluster.doctor.trial import STEPS, harmless, outcomes, script
 from cluster.holding import user_name
 from cluster.packages import as_root, install_commands
@@ -21,7 +22,7 @@ TIMEOUT_S = 20.0
 IMAGES = "ddplab*"
 """Only images of this project are started."""
 SHAPING = ("tbf", "ingress", "ifb", "u32", "mirred")
-PURPOSE = "only needed for labs in containers"
+PURPOSE = PURPOSES["compose"]
 COMPOSE_FIX = (
     "sudo apt-get install docker-compose-v2     on Ubuntu",
     "sudo apt-get install docker-compose     on Debian 13 and newer",

@@ -17,6 +17,8 @@ from cluster.state import state_root
 
 MOST_SHOWN = 3
 HIDDEN_IN_A_LAB = ("/run", "/dev/shm")
+RANKS_OF_ROOT = 65534
+"""As whom ranks run in the containers of labs that root makes: the folders of runs are theirs."""
 _WHOLE = (".git", ".venvs")
 """Folders whose contents have one owner: looked at, not into."""
 
@@ -32,6 +34,7 @@ def files_check(checkout: Path, runs: Path) -> Check:
         seen = f"this checkout is {_name(owner)}'s, and what root makes here {_name(owner)} cannot"
         return Check("files", WARNING, f"{seen} change", (f"run make as {_name(owner)}",))
     foreign = list(_foreign([checkout] if runs.is_relative_to(checkout) else [checkout, runs]))
+    foreign = [path for path in foreign if not _is_of_ranks(path, runs)]
     closed = [path for path in _written_to(checkout, runs) if not os.access(path, os.W_OK)]
     if closed:
         return _closed(closed, checkout)
@@ -52,6 +55,12 @@ def state_check(environ: Mapping[str, str]) -> Check:
     if foreign:
         return Check("state", FAULT, *_told("not yours", foreign, root))
     return Check("state", OK, f"{root} is yours alone")
+
+
+def _is_of_ranks(path: Path, runs: Path) -> bool:
+    """Whether root's own ranks wrote this, which root can change and remove."""
+    by_ranks = path.lstat().st_uid == RANKS_OF_ROOT
+    return os.geteuid() == 0 and by_ranks and path.is_relative_to(runs)
 
 
 def _closed(paths: Sequence[Path], checkout: Path) -> Check:

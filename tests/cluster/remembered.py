@@ -3,12 +3,17 @@
 They refuse on demand; how tc is told is another test's matter.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
+import cluster.backends
+import cluster.kept
+import cluster.lab
 from cluster.linklog import LinkChange, changes_since
-from cluster.nodes import Node
+from cluster.nodes import Backend, Fit, Node
 from cluster.probe import LinkMeasurement, ProbeReport
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
 from cluster.state import LabDirectory
@@ -73,3 +78,23 @@ def log() -> list[LinkChange]:
 
 def rates_logged(change: LinkChange) -> list[tuple[str, str, int | None]]:
     return [(it.node, it.direction, it.configured_bits_per_second) for it in change.rates]
+
+
+def backend_of(name: str, create: Callable[..., Any], attach: Callable[..., Any]) -> Backend:
+    """A backend that always fits, and shares nothing between its labs."""
+    return Backend(
+        name=name,
+        summary="in words",
+        fit=lambda: Fit(True, "words need nothing"),
+        create=create,
+        prepare=lambda _place, _timed: None,
+        attach=attach,
+        plan=lambda _spec, _place: (),
+        clear=lambda _directory: None,
+    )
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *backends: Backend) -> None:
+    """These are all the backends there are."""
+    for module in (cluster.backends, cluster.kept, cluster.lab):
+        monkeypatch.setattr(module, "BACKENDS", {each.name: each for each in backends})

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from cluster.doctor import rate
 from cluster.doctor.checks import FAULT, OK, SKIPPED
 from cluster.doctor.rate import judged, rate_check
 from cluster.errors import ClusterError, HostError
-from cluster.nodes import Node
+from cluster.netns import NETNS
+from cluster.nodes import Node, Place
 from cluster.probe import LinkMeasurement, ProbeReport, require_carried
 from cluster.probe_plan import Flow, Mode
 from cluster.probe_run import Measured
@@ -198,8 +198,9 @@ def test_what_is_made_for_measuring_is_no_lab(
     seen: list[Any] = []
 
     class Made:
-        def __init__(self, directory: Path, privilege: str) -> None:
-            seen.append((directory.parent, directory.name[0], privilege))
+        def __init__(self, place: Place) -> None:
+            privilege = place.making.privilege
+            seen.append((place.directory.parent, place.directory.name[0], privilege))
 
         def up(self, spec: ClusterSpec) -> None:
             seen.append((spec.nodes, LabDirectory.all_names()))
@@ -207,7 +208,7 @@ def test_what_is_made_for_measuring_is_no_lab(
         def down(self) -> None:
             seen.append("down")
 
-    monkeypatch.setattr(carried, "choose_backend", lambda _name: SimpleNamespace(create=Made))
+    monkeypatch.setattr(carried, "NETNS", replace(NETNS, create=Made))
     monkeypatch.setattr(carried, "carried_rate", lambda *_: GBIT)
     assert carried.carried_here(SPEC, "sudo") == GBIT
     assert seen == [(tmp_path / "ddplab", ".", "sudo"), (2, ()), "down"]

@@ -1,85 +1,27 @@
 """The order of bring_up and take_down, with a backend that only writes down what it is told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-import cluster.backends
-import cluster.kept
 from cluster import lab
-from cluster.errors import ClusterError, LabBusy, LabExists, NoLab, ProbeFailed
+from cluster.errors import ClusterError, HostError, LabBusy, LabExists, NoLab, ProbeFailed
 from cluster.lab import LabEvent, bring_up, measure, open_lab, take_down
-from cluster.nodes import Backend, Node, NodeFacts, NodeProcess, Nodes
+from cluster.nodes import Making, Nodes, Place
 from cluster.probe import LinkMeasurement, ProbeReport
-from cluster.spec import ClusterSpec, LinksSpec, load_cluster
+from cluster.spec import ClusterSpec, load_cluster
 from cluster.state import LabDirectory
+from tests.cluster.recorder import Recorder
+from tests.cluster.remembered import backend_of, only
 
 SPEC = load_cluster("2x2")
 GOOD = ProbeReport((LinkMeasurement("node0", "node1", "one_way", 8, 1.0, 1.0, 1.0, 0.1),), 7.0)
 BAD = ProbeReport((replace(GOOD.links[0], ratio=0.5),), 8.0)
-
-
-class Recorder:
-    """A backend's nodes that exist only as a list of what was asked for."""
-
-    python = "python3"
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.fails_at: str | None = None
-        self.fault: BaseException = KeyboardInterrupt()
-        self.alive = False
-
-    def _say(self, word: str) -> None:
-        self.said.append(word)
-        if word == self.fails_at:
-            raise self.fault
-
-    def list(self) -> tuple[Node, ...]:
-        return tuple(Node(f"node{k}", k, f"198.18.0.{10 + k}", "fab0") for k in range(2))
-
-    def exec(
-        self,
-        node: Node,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        stderr: IO[bytes] | None = None,
-    ) -> NodeProcess:
-        raise NotImplementedError
-
-    def facts(self, node: Node) -> NodeFacts:
-        raise NotImplementedError
-
-    def up(self, spec: ClusterSpec) -> None:
-        del spec
-        self.alive = True
-        self._say("up")
-
-    def keep(self) -> None:
-        self._say("keep")
-
-    def shape(self, node: Node, links: LinksSpec) -> None:
-        del links
-        self._say(f"shape {node.name}")
-
-    def shape_plan(self, node: Node, links: LinksSpec) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    def limits(self, node: Node) -> Mapping[str, int | None]:
-        raise NotImplementedError
-
-    def down(self) -> None:
-        self.alive = False
-        self.said.append("down")
-
-    def save(self) -> dict[str, Any]:
-        self._say("save")
-        return {}
 
 
 @pytest.fixture(autouse=True)
@@ -96,10 +38,8 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
         recorder._say("probe")
         return GOOD
 
-    backend = Backend("netns", "", lambda *_: recorder, attach, lambda _: ())
-    monkeypatch.setattr(cluster.backends, "NETNS", backend)
-    monkeypatch.setattr(cluster.backends, "BACKENDS", {"netns": backend})
-    monkeypatch.setattr(cluster.kept, "BACKENDS", {"netns": backend})
+    other = backend_of("other", lambda *_: pytest.fail("it is not asked for"), attach)
+    only(monkeypatch, backend_of("netns", lambda *_: recorder, attach), other)
     monkeypatch.setattr(lab, "run_probe", probed)
     monkeypatch.setattr(lab, "rate_advice", lambda *_: "make cluster-up RATE=4gbit")
     return recorder
@@ -121,7 +61,9 @@ def test_measures_before_it_keeps_anything(nodes: Recorder) -> None:
     made = bring_up(SPEC, on_event=events.append)
     assert nodes.said == ORDER
     assert made.probe == GOOD and not made.already_up
-    assert [(event.step, event.seconds is None) for event in events] == [
+    assert events[0].step == "choose"
+    assert events[0].chosen is not None and events[0].chosen.backend.name == "netns"
+    assert [(event.step, event.seconds is None) for event in events[1:]] == [
         (step, begins) for step in ("start", "limit", "measure") for begins in (True, False)
     ]
 
@@ -180,6 +122,45 @@ def test_another_specification_is_refused_naming_both(nodes: Recorder) -> None:
         seen = caught.value.seen
         assert seen is not None and SPEC.describe() in seen and other.describe() in seen
     assert nodes.alive
+
+
+def test_another_subnet_or_backend_is_refused_naming_both(nodes: Recorder) -> None:
+    bring_up(SPEC)
+    for making, asked in (
+        (Making(subnet=IPv4Network("10.99.0.0/24")), "subnet 10.99.0.0/24"),
+        (Making("other"), "backend other"),
+    ):
+        with pytest.raises(LabExists) as caught:
+            bring_up(SPEC, making=making)
+        assert caught.value.seen is not None and caught.value.seen.endswith(f"asked: {asked}")
+    assert nodes.alive
+    assert bring_up(SPEC, making=Making(subnet=IPv4Network("198.18.0.0/24"))).already_up
+
+
+def test_a_step_of_what_auto_took_that_fails_names_the_others(nodes: Recorder) -> None:
+    nodes.fails_at, nodes.fault = "up", HostError("it broke", None, "mend it")
+    with pytest.raises(HostError) as caught:
+        bring_up(SPEC)
+    assert caught.value.fix == ("mend it", "BACKEND=other     in words")
+    nodes.fault = HostError("it broke", None, "mend it")
+    with pytest.raises(HostError) as caught:
+        bring_up(SPEC, making=Making("netns"))
+    assert caught.value.fix == ("mend it",)
+
+
+def test_what_labs_share_is_made_before_the_nodes_and_told_where_it_takes_time(
+    nodes: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(_place: Place, timed: Callable[[], AbstractContextManager[None]]) -> None:
+        with timed():
+            nodes.said.append("image")
+
+    backend = backend_of("netns", lambda _place: nodes, lambda *_: nodes)
+    only(monkeypatch, replace(backend, prepare=prepare))
+    events: list[LabEvent] = []
+    bring_up(SPEC, on_event=events.append)
+    assert nodes.said == ["image", *ORDER]
+    assert [event.step for event in events[:4]] == ["choose", "image", "image", "start"]
 
 
 def test_labs_of_other_names_are_left_alone() -> None:
@@ -258,15 +239,15 @@ def test_measuring_is_a_use_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.user_of("default") is None
 
 
-def test_whether_it_is_still_the_same_lab(nodes: Recorder) -> None:
+def test_what_became_of_a_lab(nodes: Recorder) -> None:
     made = bring_up(SPEC, probe=False)
-    assert lab.is_up(made)
+    assert lab.how_it_ended(made) is None
     take_down()
-    assert not lab.is_up(made)
+    assert lab.how_it_ended(made) == 'lab "default" is not up'
     bring_up(SPEC, probe=False)
-    assert not lab.is_up(made)
+    assert lab.how_it_ended(made) == "it was taken down, and another one of its name is up"
     nodes.alive = False
-    assert not lab.is_up(made)
+    assert lab.how_it_ended(made) == "the process it lived in has ended"
 
 
 def test_a_lab_that_is_coming_up_is_busy_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +268,8 @@ def test_a_lab_that_is_coming_up_is_busy_and_not_missing(monkeypatch: pytest.Mon
 
 def test_unknown_backends_and_privileges_are_refused() -> None:
     with pytest.raises(ClusterError, match="unknown backend 'netsn'") as caught:
-        bring_up(SPEC, backend="netsn")
+        bring_up(SPEC, making=Making("netsn"))
     assert 'did you mean "netns"?' in caught.value.fix[0]
     with pytest.raises(ClusterError, match="unknown privilege"):
-        bring_up(SPEC, privilege="root")
+        bring_up(SPEC, making=Making(privilege="root"))
     assert LabDirectory.names() == ()

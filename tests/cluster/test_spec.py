@@ -121,7 +121,7 @@ def test_refuses_bad_values_with_line_and_key(
     ("extra", "hint"),
     [
         ("rate: 1gbit\n", "links.inter_node.rate or links.intra_node.rate"),
-        ("bandwith: 1gbit\n", "known: links, name, nodes, overrides, ranks_per_node"),
+        ("bandwith: 1gbit\n", "known: limits, links, name, nodes, overrides, ranks_per_node"),
         ("ranks-per-node: 2\n", 'did you mean "ranks_per_node"?'),
         ("inter_node: {rate: 1gbit}\n", "links.inter_node"),
     ],

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import cluster.backends
 import cluster.kept
 from cluster.lab import bring_up
-from cluster.nodes import Backend
+from cluster.nodes import Making, Place
 from cluster.spec import load_cluster
 from cluster.state import STATE_FILE, LabDirectory
 from cluster.survey import Condition, sight, survey
-from tests.cluster.test_lab import Recorder
+from tests.cluster.recorder import Recorder
+from tests.cluster.remembered import backend_of, only
 
 SPEC = load_cluster("2x2")
 
@@ -26,24 +26,22 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Recorder]
     """The nodes of each lab, by its name; a lab is dead where they are not alive."""
     nodes: dict[str, Recorder] = {}
 
-    def create(directory: Path, _privilege: str) -> Recorder:
-        return nodes.setdefault(directory.name, Recorder())
+    def create(place: Place) -> Recorder:
+        return nodes.setdefault(place.name, Recorder())
 
     def attach(directory: Path, _saved: object) -> Recorder:
         if not nodes[directory.name].alive:
             raise cluster.kept.NoLab("the process it lived in has ended")
         return nodes[directory.name]
 
-    told = Backend("told", "in words", create, attach, lambda _spec: ())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    for module in (cluster.backends, cluster.kept):
-        monkeypatch.setattr(module, "BACKENDS", {"told": told})
+    only(monkeypatch, backend_of("told", create, attach))
     return nodes
 
 
 def up(*names: str) -> None:
     for name in names:
-        bring_up(SPEC, name, "told", probe=False)
+        bring_up(SPEC, name, Making("told"), probe=False)
 
 
 def conditions() -> dict[str, Condition]:

@@ -4,9 +4,9 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from cluster.errors import ShapingError
+from cluster.errors import HostError, ShapingError
 from cluster.lab import plan
-from cluster.nodes import Node
+from cluster.nodes import Making, Node
 from cluster.spec import ClusterSpec, load_cluster
 from cluster.topology import (
     BRIDGE,
@@ -33,8 +33,9 @@ def test_another_subnet_can_be_set() -> None:
     network = FabricNetwork(IPv4Network("10.9.0.0/28"))
     assert network.nodes(load_cluster("4x1"))[3].address == "10.9.0.13"
     many = ClusterSpec.from_dict({**load_cluster("4x1").to_dict(), "nodes": 6})
-    with pytest.raises(ValueError, match="no room for 6 nodes"):
+    with pytest.raises(HostError, match="no room for 6 nodes") as caught:
         network.nodes(many)
+    assert caught.value.fix == ("SUBNET=10.9.0.0/27",)
 
 
 def test_addresses_go_past_the_last_byte() -> None:
@@ -51,13 +52,13 @@ def test_names_are_long_enough_for_all_who_use_them() -> None:
 
 
 def test_every_command_of_two_nodes() -> None:
-    assert plan(load_cluster("2x2"), "netns")[:4] == (
+    assert plan(load_cluster("2x2"), making=Making("netns"))[:4] == (
         "ip link add fabric0 type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
         "ip link set fabric0 addrgenmode none",
         "ip netns add node0",
         "ip link add port0 mtu 1500 type veth peer name fab0 mtu 1500 netns node0",
     )
-    assert plan(load_cluster("2x2"))[-4:] == tuple(
+    assert plan(load_cluster("2x2"), making=Making("netns"))[-4:] == tuple(
         f"{tc} root handle 1: tbf rate 200000000bit burst 131072 limit 1381072"
         for tc in (
             "tc -n node0 qdisc replace dev fab0",

@@ -1,4 +1,4 @@
-"""Rates, durations and shares: what is read, and what is refused with both meanings."""
+"""Rates, durations, shares and memory: what is read, and what is refused with both meanings."""
 
 import pytest
 from hypothesis import given
@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from cluster.errors import UnitError
 from cluster.units import (
     format_duration,
+    format_memory,
     format_rate,
     format_share,
     parse_duration,
+    parse_memory,
     parse_optional_rate,
     parse_rate,
     parse_share,
@@ -126,3 +128,56 @@ def test_reads_shares(text: str, ratio: float) -> None:
 def test_refuses_shares(text: object) -> None:
     with pytest.raises(UnitError, match="share"):
         parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("2GB", 2_000_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("512MB", 512_000_000),
+        ("512 MiB", 536_870_912),
+        ("2GiB", 2_147_483_648),
+        ("100MB", 100_000_000),
+    ],
+)
+def test_reads_memory(text: str, num_bytes: int) -> None:
+    assert parse_memory(text) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("2g", "write 2GB (powers of 1000) or 2GiB (of 1024)"),
+        ("2gb", "write 2GB (powers of 1000) or 2GiB (of 1024)"),
+        ("512M", "write 512MB (powers of 1000) or 512MiB (of 1024)"),
+        ("512mib", "write 512MB (powers of 1000) or 512MiB (of 1024)"),
+        ("2147483648", "write 2GB"),
+        (2, "write 2GB"),
+        (None, "write 2GB"),
+        ("-2GB", "write 2GB"),
+        ("2TB", "write 2GB"),
+        ("99MB", "100MB or more"),
+        ("0GB", "100MB or more"),
+        ("9" * 400, "write 2GB"),
+    ],
+)
+def test_refuses_memory_that_could_be_two_amounts_or_none(text: object, fix: str) -> None:
+    with pytest.raises(UnitError) as caught:
+        parse_memory(text)
+    assert caught.value.fix[0].startswith(fix)
+    assert caught.value.rule
+
+
+@given(st.integers(min_value=100_000_000, max_value=10**13))
+def test_memory_is_written_as_it_is_read(num_bytes: int) -> None:
+    assert parse_memory(format_memory(num_bytes)) == num_bytes
+
+
+def test_memory_is_written_in_the_unit_it_is_whole_in() -> None:
+    assert [format_memory(each) for each in (2 * 10**9, 2**31, 512 * 10**6, 2**29)] == [
+        "2GB",
+        "2GiB",
+        "512MB",
+        "512MiB",
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+DOCKERS = re.compile(
+    r"\bdocker|DOCKER|\bbr-[0-9a-f]{12}\b|\bveth[0-9a-f]{7}\b|masquerade|dnat", re.IGNORECASE
+)
+"""What an engine makes and removes for its containers, which other tests may start meanwhile."""
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -25,18 +30,29 @@ def _output(*command: str) -> str:
 
 
 def host_network() -> dict[str, object]:
-    """Links, addresses, routes, named namespaces and the firewall, without counters."""
+    """Links, addresses, routes, named namespaces and the firewall, without counters.
+
+    What is Docker's is left out.
+    """
     links = json.loads(_output("ip", "-j", "-d", "link"))
     kept = ("ifname", "mtu", "operstate", "master", "qdisc", "link_type", "flags")
     state: dict[str, object] = {
-        "links": [{key: link.get(key) for key in kept} for link in links],
-        "routes": _output("ip", "route", "show", "table", "all"),
+        "links": [
+            {key: link.get(key) for key in kept}
+            for link in links
+            if not DOCKERS.search(link["ifname"])
+        ],
+        "routes": _without_docker(_output("ip", "route", "show", "table", "all")),
         "named": _output("ip", "netns", "list"),
     }
     for firewall in (["nft", "-s", "list", "ruleset"], ["iptables", "-S"]):
         if shutil.which(firewall[0], path=PATH):
-            state[firewall[0]] = _output(*firewall)
+            state[firewall[0]] = _without_docker(_output(*firewall))
     return state
+
+
+def _without_docker(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not DOCKERS.search(line)]
 
 
 def namespace_of(pid: int, kind: str) -> str:

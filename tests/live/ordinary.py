@@ -37,10 +37,11 @@ class OrdinaryUser:
     uid: int
     home: Path
     python: str
+    groups: tuple[int, ...] = ()
 
     def start(self, script: str, *words: str) -> "subprocess.Popen[str]":
         """Starts a script as this user, in a session of its own."""
-        identity = {"user": self.uid, "group": self.uid, "extra_groups": []}
+        identity = {"user": self.uid, "group": self.uid, "extra_groups": list(self.groups)}
         return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
             [self.python, "-c", script, *words],
             cwd=self.home,

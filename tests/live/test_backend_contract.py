@@ -4,13 +4,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from cluster.backends import BACKENDS
-from cluster.errors import NodeError, NoLab
-from cluster.nodes import Node, NodeProcess, Shapeable
+from cluster.errors import HostError, NodeError, NoLab
+from cluster.nodes import Making, Node, NodeProcess, Place, Shapeable
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
 from cluster.state import STATE_FILE
 
@@ -18,7 +19,7 @@ SPEC = load_cluster("2x2").to_dict() | {
     "overrides": {"node1": {"inter_node": {"rate": "50mbit"}, "intra_node": {"rate": "1gbit"}}}
 }
 TIMEOUT_S = 20
-BACKEND_MARKS = {"netns": pytest.mark.netns}
+BACKEND_MARKS = {"netns": pytest.mark.netns, "compose": pytest.mark.docker}
 
 
 @pytest.fixture(
@@ -33,7 +34,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def nodes(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shapeable]:
     """Two nodes that several tests use; each leaves them as they were."""
-    made = BACKENDS[backend].create(tmp_path_factory.mktemp(backend), "none")
+    made = created(backend, tmp_path_factory.mktemp(backend), "several")
     try:
         spec = ClusterSpec.from_dict(SPEC)
         made.up(spec)
@@ -42,6 +43,15 @@ def nodes(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
         yield made
     finally:
         made.down()
+
+
+def created(backend: str, home: Path, name: str) -> Shapeable:
+    """Nodes that are not up yet, of a lab whose name nobody else has."""
+    making = Making(backend, runs=home / "runs")
+    place = Place(f"{name}-{os.getpid()}", home, making)
+    chosen = BACKENDS[backend]
+    chosen.prepare(place, nullcontext)
+    return chosen.create(place)
 
 
 def ended(process: NodeProcess, data: bytes = b"") -> tuple[int, str, str]:
@@ -147,6 +157,21 @@ def test_nodes_reach_one_another_and_nothing_else(nodes: Shapeable) -> None:
     assert said(nodes, here, "ip", "route", "show", "default") == ""
 
 
+def test_programs_run_as_the_user_that_the_backend_names(nodes: Shapeable) -> None:
+    for node in nodes.list():
+        shown = said(nodes, node, "sh", "-c", "id -u; id -g; echo ${HOME:?} ${TMPDIR:?}")
+        assert shown.split()[:2] == [str(number) for number in nodes.user]
+
+
+def test_what_nodes_see_of_this_machine(nodes: Shapeable) -> None:
+    here = Path(__file__)
+    nodes.require_visible(here)
+    assert said(nodes, nodes.list()[0], "cat", str(here)) == here.read_text().strip()
+    for hidden in (Path("/run/nothing"), Path("/dev/shm/nothing")):
+        with pytest.raises(HostError, match=f"{hidden} cannot be seen inside"):
+            nodes.require_visible(hidden)
+
+
 def limits(nodes: Shapeable, node: Node, device: str) -> list[str]:
     """The rates on a device of a node, as tc shows them to people."""
     return re.findall(r"\brate (\S+)", said(nodes, node, "tc", "qdisc", "show", "dev", device))
@@ -207,7 +232,7 @@ def test_is_found_again_from_what_it_saved(nodes: Shapeable, backend: str, tmp_p
 
 
 def test_is_gone_when_taken_down(backend: str, tmp_path: Path) -> None:
-    made = BACKENDS[backend].create(tmp_path, "none")
+    made = created(backend, tmp_path, "gone")
     try:
         made.up(load_cluster("2x2"))
         (tmp_path / STATE_FILE).write_text("{}")  # a lab that nobody finds again ends by itself

@@ -77,6 +77,15 @@ def test_a_run_of_somebody_else_is_a_fault(checkout: Path, own: set[str]) -> Non
     assert check.seen == "not yours: runs/one (user 54321's)"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_runs_of_roots_own_ranks_are_fine_and_theirs_elsewhere_are_not(checkout: Path) -> None:
+    os.chown(checkout / "runs/one", files.RANKS_OF_ROOT, files.RANKS_OF_ROOT)
+    assert files_check(checkout, checkout / "runs").state == OK
+    os.chown(checkout / "jobs", files.RANKS_OF_ROOT, files.RANKS_OF_ROOT)
+    check = files_check(checkout, checkout / "runs")
+    assert check.state == WARNING and "jobs (" in check.seen and "runs" not in check.seen
+
+
 def test_of_environments_and_gits_objects_only_the_top_counts(
     checkout: Path, own: set[str]
 ) -> None:
