@@ -1,10 +1,12 @@
 """The web application: / for people, /metrics for Prometheus, /api/state for programs.
 
-The page is made from the document of /api/state and from nothing else. Only reads.
+The page is made from the document of /api/state and from nothing else. Only reads. Where
+Prometheus's containers ask, there is /metrics alone.
 """
 
 import math
 from datetime import datetime
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp
 from jobs.derive import PHASES
 from jobs.server.collector import RunsCollector
 from jobs.server.guard import Guard
+from jobs.server.ports import EXPORTER
 from jobs.server.state import state
 from jobs.server.store import Store
 
@@ -29,9 +32,7 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build_app(store: Store, port: int) -> ASGIApp:
-    """What answers on `port`."""
-    registry = CollectorRegistry()
-    registry.register(RunsCollector(store))
+    """What answers on `port` of this machine's own address."""
     page = _page()
     style = (HERE / "status.css").read_text("utf-8")
 
@@ -41,9 +42,6 @@ def build_app(store: Store, port: int) -> ASGIApp:
     def home(_: Request) -> Response:
         return HTMLResponse(page.render(state=document(), phases=PHASES))
 
-    def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), headers={"Content-Type": TEXT_FORMAT})
-
     def api_state(_: Request) -> Response:
         return JSONResponse(document())
 
@@ -52,11 +50,28 @@ def build_app(store: Store, port: int) -> ASGIApp:
 
     routes = [
         Route("/", home),
-        Route("/metrics", metrics),
+        _metrics(store),
         Route("/api/state", api_state),
         Route("/status.css", stylesheet),
     ]
     return Guard(Starlette(routes=routes), port)
+
+
+def build_metrics_app(store: Store, port: int, gateway: IPv4Interface) -> ASGIApp:
+    """What answers on `port` of a gateway, to the containers of its network alone."""
+    return Guard(
+        Starlette(routes=[_metrics(store)]), port, (EXPORTER, str(gateway.ip)), gateway.network
+    )
+
+
+def _metrics(store: Store) -> Route:
+    registry = CollectorRegistry()
+    registry.register(RunsCollector(store))
+
+    def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), headers={"Content-Type": TEXT_FORMAT})
+
+    return Route("/metrics", metrics)
 
 
 def _page() -> Any:

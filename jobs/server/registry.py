@@ -3,6 +3,7 @@
     <state of labs>/.exporters/<key>/   locked (flock) by the exporter as long as it lives
         labs/<lab>                      a lab that was brought up there
         labs/<lab>.<process>            a lab that is just being brought up by that process
+        gateways/<lab>                  where the lab's own Prometheus asks, such as 198.19.255.1/24
         process.json  address  log      the exporter's process, its address, what it said
 
 Changes are made under a lock on the folder of all labs' state. Starts and ends no process.
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 
 from cluster.errors import ClusterError
@@ -187,7 +189,29 @@ class Place:
                 file.replace(self.path / "labs" / lab)
             else:
                 file.unlink(missing_ok=True)
+        for file in (self.path / "gateways").glob("*"):
+            if file.name not in alive:
+                file.unlink(missing_ok=True)
         return alive
+
+    def note_gateway(self, lab: str, gateway: IPv4Interface | None) -> None:
+        """Where the lab's own Prometheus asks for metrics; None: it has none."""
+        file = self.path / "gateways" / lab
+        if gateway is None:
+            file.unlink(missing_ok=True)
+            return
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        aside = self.path / "gateway.new"
+        aside.write_text(str(gateway))
+        aside.replace(file)
+
+    def gateways(self) -> dict[str, IPv4Interface]:
+        """By lab, of those that have a Prometheus of their own."""
+        found = {}
+        for file in (self.path / "gateways").glob("*"):
+            with suppress(OSError, ValueError):  # it is just going, or somebody else's
+                found[file.name] = IPv4Interface(file.read_text())
+        return found
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

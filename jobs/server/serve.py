@@ -1,4 +1,5 @@
-"""The exporter's process: listens on 127.0.0.1, answers, and ends when no lab is left.
+"""The exporter's process: listens on 127.0.0.1 and at the gateways of labs that have a Prometheus,
+answers, and ends when no lab is left.
 
 Never changes a run; holds nothing of a lab, so that its own end disturbs nobody.
 """
@@ -17,9 +18,11 @@ import uvicorn
 
 from jobs.errors import LaunchError
 from jobs.server.app import build_app
+from jobs.server.gateways import Gateways
 from jobs.server.ports import ADDRESS, PORTS
 from jobs.server.registry import FAULTS, Place, changing
 from jobs.server.store import Store
+from jobs.server.web import configured
 
 TICK_S = 1.0  # so often what is new is read, so that a scrape finds little left to read
 FAULT_S = 30.0
@@ -40,21 +43,10 @@ def serve(path: Path, runs: Path, lock: int) -> int:
         return 1
     port = listener.getsockname()[1]
     store = Store(runs)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build_app(store, port),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            http="h11",
-            loop="asyncio",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    threading.Thread(target=_watch, args=(place, lock, store, server), daemon=True).start()
+    server = uvicorn.Server(configured(build_app(store, port)))
+    gateways = Gateways(place, store)
+    watch = (place, lock, store, server, gateways)
+    threading.Thread(target=_watch, args=watch, daemon=True).start()
     place.publish(f"http://{ADDRESS}:{port}/")
     server.run(sockets=[listener])
     return 0
@@ -78,14 +70,18 @@ def listen(ports: range) -> socket.socket:
     )
 
 
-def _watch(place: Place, lock: int, store: Store, server: uvicorn.Server) -> None:
+def _watch(
+    place: Place, lock: int, store: Store, server: uvicorn.Server, gateways: Gateways
+) -> None:
     while not is_unwanted(place, lock):
         try:
+            gateways.keep_up()
             store.keep_up()
         except Exception:  # a fault of ours is no reason never to end
             _log.exception("looking at %s", store.runs)
             time.sleep(FAULT_S)
         time.sleep(TICK_S)
+    gateways.close()
     server.should_exit = True
 
 

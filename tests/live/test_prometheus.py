@@ -4,13 +4,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ import pytest
 from jobs.runfolder import RunFolder
 from tests.live.lab import ROOT, TestLab, lab
 from tests.live.scene import agents
+from tests.live.scraping import Prometheus, scraping
 from tests.prometheus import find
 
 pytestmark = [pytest.mark.netns, pytest.mark.prometheus, pytest.mark.timeout(200)]
@@ -28,56 +24,6 @@ SETS = (
     *("model.layers=4", "model.layer_forward_ms=10", "model.layer_backward_ms=20"),
     "model.scale=1",
 )
-WAIT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """One that scrapes twice a second; `exporter` is what it scrapes."""
-
-    address: str
-    exporter: str
-
-    def query(self, text: str) -> list[dict[str, Any]]:
-        """The series that a PromQL expression has now."""
-        asked = urllib.parse.urlencode({"query": text})
-        with urllib.request.urlopen(f"{self.address}/api/v1/query?{asked}", timeout=20) as answer:
-            document = json.load(answer)
-        assert document["status"] == "success"
-        result: list[dict[str, Any]] = document["data"]["result"]
-        return result
-
-    def values(self, text: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """Value by those labels."""
-        return {
-            tuple(series["metric"].get(label, "") for label in labels): float(series["value"][1])
-            for series in self.query(text)
-        }
-
-    def until(self, text: str) -> list[dict[str, Any]]:
-        """The series, once there are any."""
-        deadline_s = time.monotonic() + WAIT_S
-        while not (found := self.query(text)):
-            assert time.monotonic() < deadline_s, f"after {WAIT_S:g} s nothing answers {text}"
-            time.sleep(0.2)
-        return found
-
-    def scraped(self) -> str:
-        """What the exporter says now, as promtool accepts it."""
-        with urllib.request.urlopen(f"{self.exporter}metrics", timeout=20) as answer:
-            text: str = answer.read().decode()
-        checked = subprocess.run(
-            [str(find("promtool")), "check", "metrics"], input=text, capture_output=True, text=True
-        )
-        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
-        return text
-
-
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        port: int = some.getsockname()[1]
-    return port
 
 
 @pytest.fixture(scope="module")
@@ -88,35 +34,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
 
 @pytest.fixture(scope="module")
 def prometheus(watched: TestLab) -> Iterator[Prometheus]:
-    """With the configuration that docs/metrics.md shows, but for the port and the pace."""
+    """With the configuration that docs/metrics.md shows, but for the port; twice a second."""
     shown = watched.command("status", "--lab", watched.name, "--json")
     (exporter,) = [each["exporter"] for each in json.loads(shown.stdout)["labs"]]
     config = documented("# prometheus.yml").replace("127.0.0.1:9440", exporter.split("/")[2])
     file = watched.home / "prometheus.yml"
     file.write_text(config.replace("scrape_interval: 5s", "scrape_interval: 500ms"))
-    listen = f"127.0.0.1:{free_port()}"
-    command = [str(find("prometheus")), f"--config.file={file}", f"--web.listen-address={listen}"]
-    command += [f"--storage.tsdb.path={watched.home / 'tsdb'}", "--log.level=warn"]
-    with (watched.home / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        it = Prometheus(f"http://{listen}", exporter)
-        wait_for(it.address)
+    with scraping(watched.home, file, exporter) as it:
         yield it
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for(address: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/-/ready", timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline_s, "Prometheus does not start"
-            time.sleep(0.1)
 
 
 def documented(first_line: str) -> str:
