@@ -5,8 +5,6 @@ Makes a lab of its own and takes it down; needs some minutes and a machine that 
 
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,19 +13,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cluster.backends import BACKENDS
 from cluster.errors import NoLab
 from cluster.lab import Lab, bring_up, take_down
+from cluster.nodes import Making
 from cluster.spec import load_cluster
 from ddp.cost import inter_node_bound
 from jobs.agents import Agents
 from jobs.launch import plan_ranks
 from jobs.rankplan import RankPlan
-from jobs.records import read_records, records_path
 from jobs.runinfo import PROJECT, num_cores
 from jobs.spec import load_job
 from tools.allreduce_rank import ALGORITHMS, ROUNDS, SIZE_BYTES
+from tools.container_benchmarks import agreement_lines, container_lines
+from tools.timing import ddplab, first_step_s, row
 
 LAB = "benchmarks"
+BACKEND = "netns"
 REPEATS = 5
 RESULT_TIMEOUT_S = 300.0
 
@@ -43,8 +45,25 @@ def main() -> None:
         print("|---|---|---|---|")
         for line in allreduce_lines():
             print(line)
+        down()
+        print_containers()
     finally:
         down()
+
+
+def print_containers() -> None:
+    """The tables about containers, where they can be made."""
+    fit = BACKENDS["compose"].fit()
+    print(f"\nContainers: {fit.reason}.\n")
+    if not fit.ok:
+        return
+    print("| what | target | measured (median; all) |\n|---|---|---|")
+    for line in container_lines(LAB):
+        print(line, flush=True)
+    print("\n`hier` with paced compute at 2x2 and 200mbit, the backends in turn:\n")
+    print("| backend | ms a step: median; of each turn |\n|---|---|")
+    for line in agreement_lines(LAB):
+        print(line, flush=True)
 
 
 def machine() -> str:
@@ -63,21 +82,6 @@ def down() -> None:
         take_down(LAB)
 
 
-def ddplab(*words: str, cwd: str | None = None) -> float:
-    """Seconds the command takes, as a person waits for it."""
-    start_s = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"ddplab {' '.join(words)}: {done.stderr}")
-    return time.monotonic() - start_s
-
-
 def command_lines() -> list[str]:
     rows: dict[tuple[str, str], list[float]] = {}
 
@@ -87,30 +91,17 @@ def command_lines() -> list[str]:
     down()
     for _ in range(REPEATS):
         add("`ddplab --help`", "0.3 s", ddplab("--help"))
-        up_s = ddplab("up", "--lab", LAB, "--no-probe")
+        up_s = ddplab("up", "--lab", LAB, "--no-probe", "--backend", BACKEND)
         add("`cluster-up` of 2x2 without the probe", "2 s", up_s)
         add("the probe of 2x2", "6 s", ddplab("probe", "--lab", LAB))
         with TemporaryDirectory() as folder:
-            add("`make run JOB=hier` to its first step", "10 s", first_step_s(folder))
+            add("`make run JOB=hier` to its first step", "10 s", first_step_s(folder, LAB))
         add("`cluster-down`", "1 s", ddplab("down", "--lab", LAB))
-    return [
-        f"| {what} | under {target} | {statistics.median(s):.2f} s; "
-        f"{', '.join(f'{each:.2f}' for each in s)} |"
-        for (what, target), s in rows.items()
-    ]
-
-
-def first_step_s(folder: str) -> float:
-    """From the command to the start of the first training step, the warm-up's."""
-    start_ns = time.monotonic_ns()
-    ddplab("run", "hier", "--lab", LAB, "--steps", "2", cwd=folder)
-    header = read_records(records_path(Path(folder) / "runs" / "latest", 0)).header
-    assert header is not None
-    return float(header["monotonic_ns"] - start_ns) / 1e9
+    return [row(what, target, seconds) for (what, target), seconds in rows.items()]
 
 
 def allreduce_lines() -> list[str]:
-    lab = bring_up(load_cluster("2x2", "400mbit"), LAB)
+    lab = bring_up(load_cluster("2x2", "400mbit"), LAB, Making(BACKEND))
     assert lab.probe is not None
     measured = [
         link["measured_bytes_per_second"]

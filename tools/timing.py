@@ -1,0 +1,40 @@
+"""Times the command as a person waits for it; shared by what `make benchmarks` measures."""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs.records import read_records, records_path
+
+
+def ddplab(*words: str, cwd: str | None = None) -> float:
+    """Seconds the command takes. SystemExit where it fails."""
+    start_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"ddplab {' '.join(words)}: {done.stderr}")
+    return time.monotonic() - start_s
+
+
+def first_step_s(folder: str, lab: str) -> float:
+    """From the command to the start of the first training step, the warm-up's."""
+    start_ns = time.monotonic_ns()
+    ddplab("run", "hier", "--lab", lab, "--steps", "2", cwd=folder)
+    header = read_records(records_path(Path(folder) / "runs" / "latest", 0)).header
+    assert header is not None
+    return float(header["monotonic_ns"] - start_ns) / 1e9
+
+
+def row(what: str, target: str, seconds: Sequence[float]) -> str:
+    """One line of a table: what was timed, what it should stay under, how long it took."""
+    each = ", ".join(f"{it:.2f}" for it in seconds)
+    return f"| {what} | under {target} | {statistics.median(seconds):.2f} s; {each} |"
