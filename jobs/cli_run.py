@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli_lab import json_option, lab_option
+from jobs.cli_making import RUNS
 from jobs.errors import DataError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
 
 SCHEMA = 1
-RUNS = Path("runs")
 FAILED, STOPPED = 1, 130
 
 

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from jobs.cli_lab import MOST, json_option
+from jobs.cli_making import RUNS, backend_option, making_of, privilege_option
 from jobs.cli_run import assignments
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from jobs.scale.sizes import LabChoice, ScaleResult, Turns
 
 SCHEMA = 1
-RUNS = Path("runs")
 FAILED, STOPPED = 1, 130
 
 
@@ -30,8 +29,8 @@ FAILED, STOPPED = 1, 130
 @click.option("--data", type=str, help="File or folder to train on: data.path.")
 @click.option("--rounds", type=click.IntRange(1, MOST), help="Rounds of turns at each size.")
 @click.option("--steps", type=click.IntRange(1, MOST), help="Counted steps of a turn.")
-@click.option("--backend", default="auto", help="How nodes are made: auto, netns.")
-@click.option("--privilege", default="none", help="none, or sudo: asks for your password.")
+@backend_option
+@privilege_option
 @json_option
 def scale(
     jobs: tuple[str, ...],
@@ -49,7 +48,6 @@ def scale(
 ) -> int:
     """Train JOBS at several numbers of nodes, each on a lab of its own, and on one rank alone."""
     from cluster.backends import choose_backend
-    from cluster.lab import require_privilege
     from cluster.spec import load_cluster
     from jobs.rounds.launcher import ROUNDS, TURN_STEPS
     from jobs.scale.plan import plan_scale
@@ -60,8 +58,8 @@ def scale(
     specs = [load_job(job, settings) for job in jobs]
     plan = plan_scale(specs, load_cluster(cluster, rate), nodes, scaling)
     _check_inputs(plan)
-    require_privilege(privilege)
-    choice = LabChoice(choose_backend(backend).name, privilege)
+    making = making_of(backend, privilege)
+    choice = LabChoice(choose_backend(making), making)
     turns = Turns(rounds or ROUNDS, steps or TURN_STEPS)
     return _run(plan, choice, turns, _typed(click.get_current_context()), as_json)
 
@@ -99,7 +97,7 @@ def _run(
     from jobs.scale.sizes import scale as run_sizes
 
     console = error_console() if as_json else output_console()
-    show(console, scale_header(plan, turns.rounds, turns.turn_steps, num_cores(), console.width))
+    show(console, scale_header(plan, choice.chosen, turns, num_cores(), console.width))
     live = LiveScale(console, len(plan.sizes))
     try:
         result = run_sizes(plan, choice, turns, RUNS, live)

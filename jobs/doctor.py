@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cluster.doctor.checks import FAULT, OK, SKIPPED, Check, has_fault
 from cluster.doctor.host import Asked, Port, host_checks
+from cluster.doctor.needs import backend_check, likely_backend, weighed
 from cluster.doctor.room import Size
 from jobs.server.ports import ADDRESS, PORTS
 
@@ -45,25 +46,33 @@ class Examination:
 
 def examine(it: Examination, before: Sequence[Check] = ()) -> Iterator[Check]:
     """All checks, as they are made; `before` are those that were made already."""
+    from cluster.backends import choose_backend
     from cluster.doctor.rate import rate_check
+    from cluster.nodes import Making
 
     made = [*before] or [Check("python", OK, f"{platform.python_version()}, {sys.executable}")]
     yield from made
     yield torch_check(sys.executable)
+    chosen = choose_backend(Making(privilege=it.privilege))
     for check in host_checks(_asked(it), EXPORTER):
         made.append(check)
-        yield check
+        yield weighed(check, chosen.backend.name)
+    yield backend_check(chosen.backend.name, chosen.reason or "")
     if it.quick:
         yield Check("rate", SKIPPED, "QUICK=1 leaves out what links carry")
     elif has_fault(check for check in made if check.name in BEFORE_A_LAB):
-        yield Check("rate", SKIPPED, "what links carry: no lab comes up here")
+        yield Check("rate", SKIPPED, "what links carry: no lab of namespaces comes up here")
     else:
         yield rate_check(it.spec, it.privilege)
 
 
 def alone(size: Size, runs: Path, privilege: str) -> Iterator[Check]:
     """All that can be asked without an environment."""
-    yield from host_checks(Asked(checkout(), runs, size, privilege=privilege), EXPORTER)
+    docker = {}
+    for check in host_checks(Asked(checkout(), runs, size, privilege=privilege), EXPORTER):
+        docker.update({check.name: check} if check.name in ("docker", "compose") else {})
+        yield check
+    yield likely_backend(docker)
     for name, what in (("torch", "PyTorch"), ("rate", "what links carry")):
         yield Check(name, SKIPPED, f"{what}: asked once there is an environment")
 

@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
-from cluster.lab import Lab, in_use, is_up
+from cluster.lab import Lab, how_it_ended, in_use
 from cluster.linklog import LinkChange
 from cluster.state import Use
 from cluster.units import format_rate
 from jobs.agents import Agents
 from jobs.conclude import RunResult, conclude
 from jobs.errors import JobError, LaunchError, RecordsError, RunFailed
+from jobs.handover import hand_over, require_seen
 from jobs.linkchanges import LinkChanges
 from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
-from jobs.runinfo import PROJECT, describe_run, num_cores
+from jobs.runinfo import PROJECT, cores_for, describe_run
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
@@ -101,6 +102,7 @@ def run_ranks(
 
     All `plans` put the same rank on the same node. One failure is the end, and the error, of all.
     """
+    require_seen(lab.nodes, runs, [plan.job for plan in plans])
     with (
         stop_signals() as stop,
         in_use(lab, task.what) as use,
@@ -144,6 +146,7 @@ def _part(
         return {**describe_run(run_id, lab, plan, now), **about}
 
     with create_run(runs, name, describe) as folder:
+        hand_over(folder, lab.nodes)
         yield Part(plan, folder, folder.read("run.json") or {})
 
 
@@ -157,7 +160,7 @@ def plan_ranks(job: JobSpec, lab: Lab) -> RankPlan:
         node_of=places,
         nodes=nodes,
         nproc_per_node=spec.ranks_per_node,
-        threads=choose_threads(os.environ, num_cores(), len(places)),
+        threads=choose_threads(os.environ, cores_for(spec), len(places)),
         links=measured_links(lab.probe.to_json() if lab.probe else None, nodes),
     )
 
@@ -209,11 +212,12 @@ class RankSet:
         """Where the lab is no longer there: how it ended."""
         if self.use.lab_taken_down:
             return RunFailed("the lab was taken down while the job ran", fix="make cluster-up")
-        if is_up(self.lab):
+        ending = how_it_ended(self.lab)
+        if ending is None:
             return None
         return RunFailed(
-            "the lab is gone: the process it lived in has ended",
-            rule="a lab ends with that process, and every node and rank with it",
+            f"the lab is gone: {ending}",
+            rule="a lab ends with any part of it, and every node and rank with it",
             fix="make cluster-up",
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lab import Lab
+from cluster.spec import ClusterSpec
 from jobs.rankplan import RankPlan
 
 SCHEMA = 1
@@ -19,6 +20,16 @@ PROJECT = Path(__file__).resolve().parent.parent
 def num_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def cores_for(spec: ClusterSpec) -> int:
+    """Cores for all ranks of a lab together."""
+    return shared_cores(num_cores(), spec.limits.cpus, spec.nodes)
+
+
+def shared_cores(cores: int, cpus_a_node: float | None, num_nodes: int) -> int:
+    """What is left of a machine's cores where nodes are limited; at least 1."""
+    return cores if cpus_a_node is None else max(1, min(cores, int(cpus_a_node * num_nodes)))
 
 
 def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) -> dict[str, Any]:

@@ -32,7 +32,10 @@ _PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no
 VERBS: dict[str, Verb] = {
     "cluster-up": Verb(
         "start the lab and measure its links",
-        ("CLUSTER", "RATE", "BACKEND", "LAB", "PRIVILEGE", "DRY_RUN"),
+        (
+            *("CLUSTER", "RATE", "BACKEND", "LAB", "SUBNET", "MONITORING"),
+            *("PRIVILEGE", "DRY_RUN"),
+        ),
         command=("ddplab", "up"),
     ),
     "run": Verb(
@@ -81,6 +84,10 @@ VERBS: dict[str, Verb] = {
         layer="",
         command=("ddplab", "doctor"),
     ),
+    "base-image": Verb(
+        "make the image that nodes in containers start from, without a registry",
+        layer="",
+    ),
     "setup": Verb("make the environment now, or another one", _CHOICES),
     "test": Verb(
         "run the tests",
@@ -103,8 +110,10 @@ VARIABLES: dict[str, str] = {
     "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
     "INTRA_RATE": "speed inside a node, as RATE, or unlimited",
     "NODE": "whose link is changed: node0, node1, ..., or all",
-    "BACKEND": "what nodes are made of: netns (network namespaces)",
+    "BACKEND": "what nodes are made of: compose (containers), netns (network namespaces), or auto",
     "LAB": "a name, to have several labs side by side",
+    "SUBNET": "addresses of the network between nodes: SUBNET=10.99.0.0/24",
+    "MONITORING": "1: also Prometheus and Grafana, beside nodes in containers",
     "PRIVILEGE": "sudo: where an ordinary user may not make network namespaces",
     "JOB": "{jobs}, or a file",
     "JOBS": 'several of them: JOBS="ring hier"',
@@ -130,10 +139,10 @@ EXAMPLES = {"NODE": "node1", "JOB": "hier", "JOBS": '"ring hier"', "NODES": '"1 
 """For the variables that a verb cannot do without."""
 
 _OPTIONS = (
-    *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "PRIVILEGE"),
-    *("ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
+    *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "SUBNET"),
+    *("PRIVILEGE", "ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
 )
-FLAGS = ("ALLOW_DIFFERENT", "DRY_RUN", "QUICK")
+FLAGS = ("ALLOW_DIFFERENT", "DRY_RUN", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cluster.backends import BACKENDS
+from cluster.backends import AUTO, Chosen
 from cluster.lab import Lab
 from cluster.probe import TOLERANCE, LinkMeasurement, ProbeReport
 from cluster.spec import TCP_HEADER_BYTES, ClusterSpec
@@ -35,22 +35,42 @@ from jobs.report.text import (
 )
 
 STEPS = {
+    "image": "the image that nodes are made of; it stays until what it is made of changes",
     "start": "make the nodes and their links",
     "limit": "limit each link and read the limit back from the kernel",
     "measure": "each link alone, then both directions at once",
     "search": "too much was asked: the highest rate that this machine carries",
 }
-UP_S = 2.0
-NODE_S = 0.05
+UP_S = {"netns": 2.0, "compose": 4.0}
+NODE_S = {"netns": 0.05, "compose": 0.5}
+"""How long making a lab takes, and what each node adds."""
 PROBE_S = 6.0
 
 
-def coming_up(name: str, spec: ClusterSpec, backend: str, probe: bool, width: int) -> Lines:
+def coming_up(name: str, spec: ClusterSpec, chosen: Chosen, probe: bool, width: int) -> Lines:
     """The first line of `up`."""
-    about_s = UP_S + NODE_S * spec.nodes + (measuring_s(spec) if probe else 0)
-    where = BACKENDS[backend].summary.partition(";")[0] if backend in BACKENDS else backend
-    text = f'Lab "{name}": {size_words(spec)}, in {where} (BACKEND={backend}). '
+    backend = chosen.backend
+    about_s = making_s(backend.name, spec.nodes) + (measuring_s(spec) if probe else 0)
+    where = backend.summary.partition(";")[0]
+    text = f'Lab "{name}": {size_words(spec)}, in {where} ({backend_words(chosen)}). '
     return [*paragraph(f"{text}About {about_s:.0f} s.", width), line()]
+
+
+def backend_words(chosen: Chosen) -> str:
+    """`BACKEND=netns`, or what auto took, and why."""
+    if chosen.reason is None:
+        return f"BACKEND={chosen.backend.name}"
+    return f"BACKEND={AUTO} took {chosen.backend.name}: {chosen.reason}"
+
+
+def image_line(width: int) -> Lines:
+    """As the image begins to be built."""
+    return labelled("image", "is built, once: about 2 minutes", width, label_width=9)
+
+
+def making_s(backend: str, num_nodes: int) -> float:
+    """About how long it takes to make a lab's nodes."""
+    return UP_S.get(backend, 2.0) + NODE_S.get(backend, 0.0) * num_nodes
 
 
 def measuring_s(spec: ClusterSpec) -> float:
@@ -181,6 +201,12 @@ def _legend(lab: Lab, width: int) -> Lines:
     return paragraph(text, width, indent="    ", style=QUIET, first_indent="  ")
 
 
+_UNTOUCHED = {
+    "netns": "Your own network settings were not touched.",
+    "compose": "Nodes reach one another and nothing else; make cluster-down removes their network.",
+}
+
+
 def ready_lines(lab: Lab, took_s: float, num_cores: int, width: int) -> Lines:
     """The end of `up`: what is there now, and what to type next."""
     num_ranks = lab.spec.nodes * lab.spec.ranks_per_node
@@ -191,7 +217,7 @@ def ready_lines(lab: Lab, took_s: float, num_cores: int, width: int) -> Lines:
     )
     text = (
         f"Ready in {seconds(took_s)}. {count(num_cores, 'core')} for {count(num_ranks, 'rank')}: "
-        f"{fit}. Your own network settings were not touched."
+        f"{fit}. {_UNTOUCHED.get(lab.backend, '')}"
     )
     return [line(), *paragraph(text, width), *next_lines(lab)]
 

@@ -60,7 +60,9 @@ def unproven_words(lab: Lab) -> str:
 
 
 def size_words(spec: ClusterSpec) -> str:
-    return f"{count(spec.nodes, 'node')} x {count(spec.ranks_per_node, 'rank')}"
+    """`2 nodes x 2 ranks`, and what the programs of a node are limited to."""
+    limits = f" ({words} a node)" if (words := spec.limits.describe()) else ""
+    return f"{count(spec.nodes, 'node')} x {count(spec.ranks_per_node, 'rank')}{limits}"
 
 
 def slowest_rate(probe: ProbeReport | None) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from jobs.modelwords import micro_step_ms, model_words, scale_words, sleeps_only
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
+from jobs.runinfo import shared_cores
 
 SMALL_BYTES = 100_000
 START_S = 5.0  # importing torch in every node, meeting, calibrating
@@ -27,9 +28,14 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
     return [*lines, *paragraph(f'Lab "{run["lab"]["name"]}": {lab_words}.{about}', width), line()]
 
 
+def _cores(run: Mapping[str, Any]) -> int:
+    limits = run.get("lab", {}).get("cluster", {}).get("limits", {})
+    return shared_cores(run["host"]["cores"], limits.get("cpus"), run.get("nnodes", 1))
+
+
 def conditions(run: Mapping[str, Any]) -> Sequence[str]:
     """What a reader must know about the computing before believing its times."""
-    job, cores = run["job"], run["host"]["cores"]
+    job, cores = run["job"], _cores(run)
     sentences = []
     paced_ms = micro_step_ms(job)
     if paced_ms is not None:

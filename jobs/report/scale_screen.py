@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
+from cluster.backends import Chosen
 from cluster.units import parse_rate
 from jobs.modelwords import compute_kind, micro_step_ms, model_words
-from jobs.report.lab_screens import NODE_S, UP_S, measuring_s
+from jobs.report.lab_screens import backend_words, making_s, measuring_s
 from jobs.report.lab_words import rate_words
 from jobs.report.run_header import START_S, conditions
 from jobs.report.scale_table import legend, scale_table
@@ -21,12 +22,13 @@ from jobs.report.text import (
 )
 from jobs.scale.plan import ONE_RANK, ScalePlan
 from jobs.scale.rows import ScaleRow
+from jobs.scale.sizes import Turns
 
 FAST, SLOW = "1gbit", "200mbit"
 ALIKE = 0.01  # efficiencies nearer than this are told as equal
 
 
-def scale_header(plan: ScalePlan, rounds: int, turn_steps: int, cores: int, width: int) -> Lines:
+def scale_header(plan: ScalePlan, chosen: Chosen, turns: Turns, cores: int, width: int) -> Lines:
     """What is going to be run, how, and about how long it takes."""
     sizes = ", ".join(str(size) for size in plan.sizes if size != ONE_RANK)
     names = ", ".join(job.name for job in plan.jobs)
@@ -37,17 +39,20 @@ def scale_header(plan: ScalePlan, rounds: int, turn_steps: int, cores: int, widt
     for sentence in [*_batches(plan), *_conditions(plan), *_crowded(plan, cores)]:
         lines += paragraph(sentence, width)
     rate = rate_words(plan.cluster.links.inter_node.rate_bits_per_s)
-    about_s = estimate_s(plan, rounds, turn_steps)
+    about_s = estimate_s(plan, turns.rounds, turns.turn_steps, chosen.backend.name)
     about = f" About {_round_up(about_s)} s, and what the network adds." if about_s else ""
     lab = (
-        f"Each size is a lab of its own, {rate} between its nodes: made, measured, taken down. "
-        f"{count(rounds, 'round')} there; in each the jobs take turns, "
-        f"{count(turn_steps, 'counted step')} a turn.{about}"
+        f"Each size is a lab of its own, {rate} between its nodes: made, measured, taken down "
+        f"({backend_words(chosen)}). "
+        f"{count(turns.rounds, 'round')} there; in each the jobs take turns, "
+        f"{count(turns.turn_steps, 'counted step')} a turn.{about}"
     )
     return [*lines, *paragraph(lab, width), line()]
 
 
-def estimate_s(plan: ScalePlan, rounds: int, turn_steps: int) -> float | None:
+def estimate_s(
+    plan: ScalePlan, rounds: int, turn_steps: int, backend: str = "netns"
+) -> float | None:
     """Seconds of everything, where pace says how long a step computes; else None.
 
     Communication is not in it: how long it takes is what is to be found out.
@@ -55,7 +60,7 @@ def estimate_s(plan: ScalePlan, rounds: int, turn_steps: int) -> float | None:
     total_s = 0.0
     for size in plan.sizes:
         lab = plan.cluster_at(size)
-        total_s += UP_S + NODE_S * lab.nodes + measuring_s(lab) + START_S
+        total_s += making_s(backend, lab.nodes) + measuring_s(lab) + START_S
         for job in plan.jobs_at(size):
             paced_ms = micro_step_ms(job.model_dump(mode="json"))
             if paced_ms is None:

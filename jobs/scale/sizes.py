@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from cluster.backends import Chosen, naming_others
 from cluster.errors import ClusterError, LabError
 from cluster.lab import Lab, LabEvent, bring_up, list_labs, open_lab, take_down
+from cluster.nodes import Making
 from jobs.conclude import RunResult
 from jobs.errors import JobError, LaunchError, RunFailed, RunStopped
 from jobs.launch import Observer
@@ -26,7 +28,9 @@ from jobs.scale.rows import ScaleRow, scale_rows
 from jobs.stopping import Stopped, raising_stop_signals, stop_signals, who_stopped
 
 LABEL = "scale"
-_LAB_COMMAND = re.compile(r"make cluster-up (?:(?:CLUSTER|LAB)=\S+ )*(?=(?:RATE|PRIVILEGE)=)")
+_LAB_COMMAND = re.compile(
+    r"make cluster-up (?:(?:CLUSTER|LAB)=\S+ )*(?=(?:RATE|PRIVILEGE|BACKEND)=)"
+)
 
 
 class ScaleObserver(Observer, Protocol):
@@ -44,10 +48,15 @@ class ScaleObserver(Observer, Protocol):
 
 @dataclass(frozen=True)
 class LabChoice:
-    """How the labs are made; see cluster.lab.bring_up."""
+    """How the labs are made, all with the same backend; see cluster.lab.bring_up."""
 
-    backend: str
-    privilege: str
+    chosen: Chosen
+    making: Making
+
+    @property
+    def settled(self) -> Making:
+        """With what was chosen in the place of `auto`."""
+        return replace(self.making, backend=self.chosen.backend.name)
 
 
 @dataclass(frozen=True)
@@ -167,9 +176,8 @@ def _own_lab(
     """A lab of this process alone: gone with it, however it ends."""
     name = f"{LABEL}-{size}-{os.getpid()}"
     spec = plan.cluster_at(size)
-    lab = bring_up(
-        spec, name, choice.backend, choice.privilege, on_event=observer.lab, lasting=False
-    )
+    with naming_others(choice.chosen, spec, choice.making):
+        lab = bring_up(spec, name, choice.settled, on_event=observer.lab, lasting=False)
     try:
         yield lab
     finally:

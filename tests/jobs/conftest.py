@@ -11,8 +11,9 @@ import pytest
 
 import cluster.lab
 import jobs.launch
+from cluster.errors import HostError
 from cluster.lab import Lab
-from cluster.nodes import Node, NodeFacts, NodeProcess
+from cluster.nodes import Monitoring, Node, NodeFacts, NodeProcess
 from cluster.probe import LinkMeasurement, ProbeReport
 from cluster.spec import ClusterSpec, LinksSpec
 from cluster.state import LabDirectory
@@ -37,9 +38,25 @@ class LocalNodes:
         self._nodes = tuple(Node(f"node{k}", k, "127.0.0.1", "lo") for k in range(num_nodes))
         self.processes: list[subprocess.Popen[bytes]] = []
         self.alive = True
+        self.asked: list[tuple[Path, bool]] = []
+        """What nodes had to see, and whether they had to be able to write to it."""
+        self.hidden: Path | None = None
+
+    @property
+    def user(self) -> tuple[int, int]:
+        return os.geteuid(), os.getegid()
+
+    @property
+    def monitoring(self) -> Monitoring | None:
+        return None
 
     def list(self) -> tuple[Node, ...]:
         return self._nodes
+
+    def require_visible(self, path: Path, *, writable: bool = False) -> None:
+        self.asked.append((path, writable))
+        if self.hidden is not None and path.is_relative_to(self.hidden):
+            raise HostError(f"{path} cannot be seen")
 
     def exec(
         self,
@@ -123,7 +140,9 @@ def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLa
     made: list[LocalNodes] = []
     (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(jobs.launch, "is_up", lambda lab: lab.nodes.alive)
+    monkeypatch.setattr(
+        jobs.launch, "how_it_ended", lambda lab: None if lab.nodes.alive else "it has ended"
+    )
 
     def make(nodes: int = 2, ranks_per_node: int = 2, *, probed: bool = True) -> Lab:
         LabDirectory.of("default").path.mkdir(mode=0o700, exist_ok=True)

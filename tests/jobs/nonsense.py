@@ -4,14 +4,14 @@ import os
 from pathlib import Path
 
 BASE = {
-    "up": ["--dry-run"],
+    "up": ["--dry-run", "--backend", "netns"],
     "status": [],
     "probe": [],
     "link": ["--node", "all", "--rate", "50mbit", "--dry-run"],
     "down": [],
     "run": ["hier"],
     "compare": ["ring", "hier"],
-    "scale": ["ring", "--nodes", "1"],
+    "scale": ["ring", "--nodes", "1", "--backend", "netns"],
     "runs": [],
     "runs-clean": ["--keep", "1"],
     "doctor": ["--quick"],

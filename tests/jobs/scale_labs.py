@@ -9,6 +9,7 @@ import pytest
 import jobs.scale.sizes
 from cluster.errors import NoLab
 from cluster.lab import Lab, LabEvent
+from cluster.nodes import Making
 from cluster.state import LabDirectory
 from jobs.rankplan import Program
 
@@ -25,9 +26,9 @@ class Labs:
         self.fail_at: dict[str, BaseException] = {}
 
     def bring_up(
-        self, spec: Any, name: str, backend: str, privilege: str, *, on_event: Any, lasting: bool
+        self, spec: Any, name: str, making: Making, *, on_event: Any, lasting: bool
     ) -> Lab:
-        assert (backend, privilege, lasting) == ("netns", "none", False)
+        assert (making.backend, making.privilege, lasting) == ("netns", "none", False)
         on_event(LabEvent("start"))
         if spec.name in self.fail_at:
             raise self.fail_at[spec.name]

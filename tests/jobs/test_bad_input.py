@@ -209,7 +209,7 @@ def test_a_state_folder_that_cannot_be_trusted(
 @pytest.mark.parametrize(
     "words",
     [
-        ("up", "--dry-run"),
+        ("up", "--dry-run", "--backend=netns"),
         ("status",),
         ("status", "--json"),
         ("run", "hier", "--print-config"),

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import cluster.backends
 import cluster.doctor.rate
 import jobs.doctor
+from cluster.backends import Chosen
+from cluster.compose.backend import COMPOSE
 from cluster.doctor.checks import FAULT, NOT_HERE, OK, SKIPPED, WARNING, Check
 from cluster.doctor.host import Asked, Port
 from cluster.doctor.room import Size
+from cluster.netns import NETNS
 from jobs.doctor import torch_check
 from jobs.report.doctor_screen import check_lines, closing_lines
 from jobs.server.ports import ADDRESS, PORTS
@@ -34,6 +38,7 @@ class Machine:
         self.checks: Sequence[Check] = HOST
         self.asked: list[Asked] = []
         self.measured: list[str] = []
+        self.chosen = Chosen(NETNS, "there is no docker command")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +55,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         return Check("rate", OK, "3gbit")
 
     monkeypatch.setattr(jobs.doctor, "host_checks", host)
+    monkeypatch.setattr(cluster.backends, "choose_backend", lambda _auto: it.chosen)
     monkeypatch.setattr(jobs.doctor, "torch_check", lambda _python: Check("torch", OK, "2.13"))
     monkeypatch.setattr(cluster.doctor.rate, "rate_check", rate)
     return it
@@ -68,6 +74,7 @@ def test_json_holds_every_check_in_order(capsys: pytest.CaptureFixture[str]) -> 
         "namespaces": "ok",
         "netem": "not_here",
         "cores": "warning",
+        "backend": "ok",
         "rate": "ok",
     }
     assert document["checks"][4]["fix"] == "sudo modprobe sch_netem outside"
@@ -90,6 +97,33 @@ def test_a_fault_is_exit_code_1_and_no_lab_is_tried(
     assert "             fix  sudo apt-get install iproute2\n" in out
     assert "1 fault: commands. 1 warning." in out
     assert out.endswith("make doctor\n")
+
+
+def test_what_auto_takes_is_told_with_its_reason(
+    capsys: pytest.CaptureFixture[str], machine: Machine
+) -> None:
+    out = call(capsys, "doctor")[1]
+    assert "backend      BACKEND=auto takes netns: there is no docker command\n" in out
+    machine.chosen = Chosen(COMPOSE, "Docker 28 and Compose 2.26 answer")
+    out = call(capsys, "doctor")[1]
+    assert "backend      BACKEND=auto takes compose: Docker 28 and Compose 2.26 answer\n" in out
+
+
+def test_what_only_another_backend_needs_is_no_fault(
+    capsys: pytest.CaptureFixture[str], machine: Machine
+) -> None:
+    machine.checks = (NO_TC, Check("disk", OK, "25 GB free"))
+    machine.chosen = Chosen(COMPOSE, "Docker 28 and Compose 2.26 answer")
+    code, out, _ = call(capsys, "doctor")
+    assert code == 0
+    assert "not here   commands     only needed for labs of network namespaces; no tc on" in out
+    assert machine.measured == []  # it would be measured in namespaces
+    machine.checks = (
+        Check("container", NOT_HERE, "no ifb: only needed for labs in containers; x"),
+    )
+    code, out, _ = call(capsys, "doctor")
+    assert code == 1
+    assert "  FAULT      container    no ifb; x\n" in out
 
 
 def test_a_fault_in_room_still_lets_links_be_measured(

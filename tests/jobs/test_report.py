@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from cluster.backends import Chosen
 from cluster.errors import ClusterError
+from cluster.netns import NETNS
 from jobs.errors import RunFailed
 from jobs.report.errors import error_screen
 from jobs.report.lab_screens import (
@@ -115,7 +117,7 @@ def test_a_link_that_carries_too_little_is_loud(make_lab: Any) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_lab_comes_up_and_goes(make_lab: Any, width: int) -> None:
     lab = make_lab()
-    first = flat(text_of(coming_up("default", lab.spec, "netns", True, width), width))
+    first = flat(text_of(coming_up("default", lab.spec, Chosen(NETNS), True, width), width))
     assert 'Lab "default": 2 nodes x 2 ranks, in network namespaces on this machine' in first
     assert "(BACKEND=netns)" in first
     limit = flat(text_of(step_line("limit", 0.12, lab.spec, width), width))

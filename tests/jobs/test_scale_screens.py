@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.backends import Chosen
+from cluster.netns import NETNS
 from cluster.spec import load_cluster
 from jobs.report.scale_live import size_line
 from jobs.report.scale_screen import (
@@ -21,6 +23,7 @@ from jobs.report.scale_table import whole_ms
 from jobs.scale.arithmetic import SizeFigures
 from jobs.scale.plan import ONE_RANK, ScalePlan, Size, plan_scale
 from jobs.scale.rows import ScaleRow, row_json, rows_csv
+from jobs.scale.sizes import Turns
 from jobs.spec import JobSpec, load_job
 from tests.jobs.conftest import cluster_spec
 from tests.jobs.samples import flat, text_of
@@ -201,25 +204,25 @@ def test_a_node_that_varies_withholds_what_is_held_against_it_and_nothing_else(w
 
 def test_the_header_says_what_will_be_run() -> None:
     for width in WIDTHS:
-        text = flat(text_of(scale_header(plan(), 3, 10, 2, width), width))
+        text = flat(text_of(scale_header(plan(), Chosen(NETNS), Turns(3, 10), 2, width), width))
         assert "Weak scaling of ring, hier: 1x2, 2x2, 4x2 (nodes x ranks)" in text
         assert "byte-GPT, 4 layers of width 128; every rank trains 8 samples a step" in text
         assert "Computing is paced: a step computes for at least 180 ms." in text
         assert "200 Mbit/s between its nodes" in text
         assert "3 rounds there" in text and "10 counted steps a turn" in text
         assert "outnumber" not in text  # it is paced by sleeping
-    strong = flat(text_of(scale_header(plan("strong"), 1, 10, 2, 80), 80))
+    strong = flat(text_of(scale_header(plan("strong"), Chosen(NETNS), Turns(1, 10), 2, 80), 80))
     assert "a step trains 8 samples at every size" in strong
     assert "at least 180 ms. That is of one rank alone: each of N ranks computes 1/N" in strong
 
 
 def test_ranks_that_outnumber_cores_are_told_where_computing_is_real() -> None:
     free = load_job("hier", ["pace=null"])
-    text = flat(text_of(scale_header(plan("weak", free), 3, 10, 2, 100), 100))
+    text = flat(text_of(scale_header(plan("weak", free), Chosen(NETNS), Turns(3, 10), 2, 100), 100))
     assert "Ranks outnumber cores at 2x2 (4), 4x2 (8), and there are 2 cores" in text
     assert " About " not in text
     mixed = plan("weak", free, load_job("ring"))
-    text = flat(text_of(scale_header(mixed, 3, 10, 8, 100), 100))
+    text = flat(text_of(scale_header(mixed, Chosen(NETNS), Turns(3, 10), 8, 100), 100))
     assert "outnumber" not in text
     assert "Computing is paced" in text
 

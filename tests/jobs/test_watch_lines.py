@@ -10,8 +10,9 @@ import pytest
 
 import cluster.lab
 from cluster.lab import Lab
-from jobs.report.watch_lines import unwatched_lines, watch_lines
-from jobs.server import process
+from jobs.report.watch_lines import page_lines, unwatched_lines, watch_lines
+from jobs.server import monitoring, process
+from jobs.server.monitoring import Watching
 from tests.jobs.command import call
 from tests.jobs.samples import flat, text_of
 
@@ -24,6 +25,38 @@ def test_each_exporter_has_a_line_and_an_address_is_never_cut(width: int) -> Non
     assert first == f"  watch   {ADDRESSES[2]}".ljust(44) + "runs, and /metrics for Prometheus"
     assert second.startswith(f"  watch   {ADDRESSES[0]} ")
     assert watch_lines([None]) == []
+
+
+def test_each_page_of_a_lab_has_a_line() -> None:
+    pages = {"prometheus": "http://127.0.0.1:9090/", "grafana": "http://127.0.0.1:3000/"}
+    first, second = text_of(page_lines(pages), 80).splitlines()
+    assert first == "  watch   http://127.0.0.1:3000/".ljust(44) + "Grafana"
+    assert second == "  watch   http://127.0.0.1:9090/".ljust(44) + "Prometheus"
+    assert page_lines({}) == []
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_up_tells_the_pages_of_its_lab_and_why_they_stay_empty(
+    capsys: pytest.CaptureFixture[str], lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = {"grafana": "http://127.0.0.1:3000/"}
+    asked = []
+
+    def watch(_exporter: object, _lab: Lab, wanted: bool) -> Watching:
+        asked.append(wanted)
+        return Watching(pages, "the exporter does not answer Prometheus")
+
+    monkeypatch.setattr(monitoring, "watch", watch)
+    monkeypatch.setattr(process, "find_spec", lambda _name: None)
+    monkeypatch.setattr(cluster.lab, "bring_up", lambda *_: replace(lab, already_up=True))
+    code, out, _ = call(capsys, "up", "--monitoring")
+    assert (code, asked) == (0, [True])
+    assert re.search(r"^  watch   http://127\.0\.0\.1:3000/ +Grafana$", out, re.MULTILINE)
+    assert "watch not possible: jinja2 is not installed" in flat(out)
+    assert "watch not possible: the exporter does not answer Prometheus" in flat(out)
+    code, out, _ = call(capsys, "up", "--json")
+    assert (code, asked) == (0, [True, False])
+    assert json.loads(out)["monitoring"] == pages
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

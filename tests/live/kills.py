@@ -34,17 +34,20 @@ SLEPT_S = 3
 """How long a command is stopped: longer than it calls a wait."""
 ENDLESS = ("train.steps=100000", "ddp.timeout_s=5")
 COMMANDS = {
-    "up": ("up", "--cluster=2x2"),
+    "up": ("up", "--cluster=2x2", "--backend=netns"),
     "probe": ("probe",),
     "down": ("down",),
     "link": ("link", "--node=all", "--rate=100mbit"),
     "run": ("run", "hier", *(f"--set={each}" for each in (*SMALL, *ENDLESS))),
     "compare": ("compare", "ring", "hier", *(f"--set={each}" for each in SMALL), "--rounds=99"),
-    "scale": ("scale", "ring", "--nodes=2", *(f"--set={each}" for each in SMALL), "--rounds=99"),
+    "scale": (
+        *("scale", "ring", "--nodes=2", "--backend=netns", "--rounds=99"),
+        *(f"--set={each}" for each in SMALL),
+    ),
     "summary": ("run", "hier", *(f"--set={each}" for each in (*SMALL, "train.steps=2"))),
 }
 MADE = {
-    "up": ("cluster-up", "CLUSTER=2x2"),
+    "up": ("cluster-up", "CLUSTER=2x2", "BACKEND=netns"),
     "run": ("run", "JOB=hier", "SET=" + " ".join((*SMALL, *ENDLESS))),
 }
 
@@ -249,7 +252,9 @@ def attempt(it: TestLab, cell: Cell) -> str:
         if cell.verb in WITHOUT:
             it.command("down", f"--lab={it.name}")
         else:
-            done = it.command("up", "--no-probe", "--cluster=2x2", f"--lab={it.name}")
+            done = it.command(
+                "up", "--no-probe", "--backend=netns", "--cluster=2x2", f"--lab={it.name}"
+            )
             assert done.returncode == 0, done.stdout + done.stderr
         suffer(it, cell)
     except Exception:

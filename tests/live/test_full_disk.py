@@ -28,7 +28,7 @@ spec = cluster_spec(2, 2)
 lab = Lab("default", spec, "netns", LocalNodes(2), probe_report(spec), 1.0)
 launch = jobs.launch.launch
 cluster.lab.open_lab = lambda name="default": lab
-jobs.launch.is_up = lambda lab: True
+jobs.launch.how_it_ended = lambda lab: None
 jobs.launch.launch = lambda *asked: launch(*asked, program=STAND_IN)
 Path("job.yaml").write_text("name: ok\\ntrain: {steps: 5000}\\n")
 pid = os.fork()

@@ -75,7 +75,7 @@ def network(it: TestLab) -> dict[str, object]:
 
 @pytest.fixture
 def up(it: TestLab) -> TestLab:
-    done = it.command("up", "--no-probe", "--cluster=2x2", f"--lab={it.name}")
+    done = it.command("up", "--no-probe", "--backend=netns", "--cluster=2x2", f"--lab={it.name}")
     assert done.returncode == 0, done.stdout + done.stderr
     return it
 

@@ -45,7 +45,9 @@ class Labs:
 def bring_up(it: TestLab, nodes: int, ranks: int) -> None:
     file = it.home / f"{nodes}x{ranks}.yaml"
     file.write_text(CLUSTER.format(nodes=nodes, ranks=ranks))
-    done = it.command("up", "--no-probe", f"--cluster={file}", f"--lab={it.name}")
+    done = it.command(
+        "up", "--no-probe", "--backend=netns", f"--cluster={file}", f"--lab={it.name}"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -165,7 +167,7 @@ def test_a_dead_lab_is_told_of_once_and_removed(labs: Labs) -> None:
 
 def test_a_lab_that_just_comes_up_is_seen(labs: Labs) -> None:
     it = replace(labs.a, name="new")
-    with scene(it, "up", "--lab=new") as at_work:
+    with scene(it, "up", "--backend=netns", "--lab=new") as at_work:
         at_work.reach("probe")
         found = status(it)["new"]
         assert (found["state"], found["worker"]["process"]) == ("coming_up", at_work.process.pid)

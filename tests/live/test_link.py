@@ -226,7 +226,9 @@ def test_one_node_all_nodes_and_no_limit_at_all(it: TestLab) -> None:
     link(it, "--node", "all", "--rate", "300mbit", "--intra-rate", "400mbit", "--no-probe")
     assert [held(it, node) for node in range(2)] == [limits(300 * MBIT)] * 2
 
-    done = it.command("up", "--lab", it.name, "--cluster", str(it.home / "jumbo.yaml"))
+    done = it.command(
+        *("up", "--backend", "netns", "--lab", it.name, "--cluster", str(it.home / "jumbo.yaml"))
+    )
     assert done.returncode == 1
     words = " ".join(done.stderr.split())
     assert "300mbit, mtu 9000, inside a node 400mbit (changed by make link)" in words

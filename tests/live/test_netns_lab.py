@@ -12,6 +12,7 @@ import pytest
 from cluster.errors import LabExists, MissingQdisc, NoLab
 from cluster.lab import Lab, bring_up, list_labs, open_lab, take_down
 from cluster.netns import NetnsNodes
+from cluster.nodes import Making
 from cluster.spec import ClusterSpec, load_cluster
 from cluster.state import LabDirectory
 from tests.live.host import (
@@ -24,6 +25,7 @@ from tests.live.host import (
 
 pytestmark = pytest.mark.netns
 SPEC = load_cluster("2x2")
+NETNS = Making("netns")
 TIMEOUT_S = 30
 
 
@@ -57,7 +59,7 @@ def output(lab: Lab, number: int, *argv: str) -> str:
 
 def test_the_network_of_this_machine_is_the_same_before_during_and_after() -> None:
     before = host_network()
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     assert host_network() == before
     lab.nodes.shape(lab.nodes.list()[0], load_cluster("2x2", "50mbit").links)
     output(lab, 0, "true")
@@ -69,7 +71,7 @@ def test_the_network_of_this_machine_is_the_same_before_during_and_after() -> No
 @pytest.mark.parametrize("victim", ["pid", "parent"])
 def test_kill_of_the_holder_removes_everything(victim: str) -> None:
     before = host_network()
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     holder = saved_holder()
     processes = [lab.nodes.exec(node, ["sleep", "600"]) for node in lab.nodes.list()]
     namespace = namespace_of(holder["pid"], "pid")
@@ -85,11 +87,11 @@ def test_kill_of_the_holder_removes_everything(victim: str) -> None:
         open_lab()
     assert list_labs() == ()
     assert host_network() == before
-    assert not bring_up(SPEC, probe=False).already_up
+    assert not bring_up(SPEC, making=NETNS, probe=False).already_up
 
 
 def test_a_process_id_used_again_is_not_trusted() -> None:
-    bring_up(SPEC, probe=False)
+    bring_up(SPEC, making=NETNS, probe=False)
     directory = LabDirectory.of("default")
     state = directory.read()
     assert state is not None
@@ -109,7 +111,7 @@ def test_a_process_id_used_again_is_not_trusted() -> None:
 
 def test_the_holder_ends_when_its_state_is_removed() -> None:
     """As when a session's runtime directory goes away: no lab that nobody can find."""
-    bring_up(SPEC, probe=False)
+    bring_up(SPEC, making=NETNS, probe=False)
     pid = saved_holder()["pid"]
     LabDirectory.of("default").clear()
     assert eventually(lambda: not Path(f"/proc/{pid}").exists())
@@ -118,12 +120,13 @@ def test_the_holder_ends_when_its_state_is_removed() -> None:
 UP = """
 import sys
 from cluster.lab import bring_up
+from cluster.nodes import Making
 from cluster.spec import load_cluster
 
 def on_event(event):
     print(event.step, "began" if event.seconds is None else "ended", flush=True)
 
-bring_up(load_cluster("2x2"), "cut", probe=True, on_event=on_event)
+bring_up(load_cluster("2x2"), "cut", Making("netns"), True, on_event)
 """
 
 
@@ -159,7 +162,7 @@ def test_an_end_while_coming_up_leaves_nothing(
     assert list_labs() == ()
     assert eventually(lambda: not holders_in(runtime))
     assert host_network() == before
-    assert not bring_up(SPEC, "cut", probe=False).already_up
+    assert not bring_up(SPEC, "cut", NETNS, probe=False).already_up
 
 
 def holders_in(runtime: Path) -> list[int]:
@@ -192,7 +195,7 @@ def test_the_lab_outlives_the_command_that_made_it(runtime: Path) -> None:
 
 def test_two_labs_side_by_side() -> None:
     """The same names and addresses, and neither sees the other."""
-    one, two = bring_up(SPEC, "a", probe=False), bring_up(SPEC, "ab", probe=False)
+    one, two = bring_up(SPEC, "a", NETNS, probe=False), bring_up(SPEC, "ab", NETNS, probe=False)
     spaces = {output(lab, k, "readlink", "/proc/self/ns/net") for lab in (one, two) for k in (0, 1)}
     assert len(spaces) == 4
     assert one.nodes.list() == two.nodes.list()
@@ -203,17 +206,17 @@ def test_two_labs_side_by_side() -> None:
 
 
 def test_the_same_again_and_another() -> None:
-    bring_up(SPEC, probe=False)
+    bring_up(SPEC, making=NETNS, probe=False)
     pid = saved_holder()["pid"]
-    assert bring_up(SPEC, probe=False).already_up
+    assert bring_up(SPEC, making=NETNS, probe=False).already_up
     with pytest.raises(LabExists):
-        bring_up(load_cluster("4x1"), probe=False)
+        bring_up(load_cluster("4x1"), making=NETNS, probe=False)
     assert saved_holder()["pid"] == pid
     assert output(open_lab(), 0, "echo", "here") == "here"
 
 
 def test_run_and_shared_memory_are_the_labs_own() -> None:
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     for folder in ("/run", "/dev/shm", "/run/tmp"):
         name = f"{folder}/ddplab-mark-{os.getpid()}"
         output(lab, 0, "touch", name)
@@ -222,7 +225,7 @@ def test_run_and_shared_memory_are_the_labs_own() -> None:
 
 
 def test_ctrl_c_does_not_reach_programs_in_nodes() -> None:
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     process = lab.nodes.exec(lab.nodes.list()[0], ["cat"])
     assert os.getpgid(process.pid) != os.getpgid(0)
     assert os.getsid(process.pid) != os.getsid(0)
@@ -239,7 +242,7 @@ def test_a_delay_is_applied_or_refused_by_name() -> None:
     data["links"]["inter_node"]["delay"] = "10ms"
     before = host_network()
     try:
-        lab = bring_up(ClusterSpec.from_dict(data), probe=False)
+        lab = bring_up(ClusterSpec.from_dict(data), making=NETNS, probe=False)
     except MissingQdisc as exc:
         assert "sch_netem" in exc.message
         assert list_labs() == ()
@@ -255,8 +258,9 @@ def test_a_named_namespace_of_somebody_else_is_left_alone(tmp_path: Path) -> Non
     try:
         outer.up(load_cluster("4x1"))
         script = (
-            "import sys; from cluster.lab import *; from cluster.spec import load_cluster\n"
-            "bring_up(load_cluster('2x2'), 'in', probe=False); take_down('in')"
+            "import sys; from cluster.lab import *; from cluster.nodes import Making\n"
+            "from cluster.spec import load_cluster\n"
+            "bring_up(load_cluster('2x2'), 'in', Making('netns'), False); take_down('in')"
         )
         node = outer.list()[0]
         assert holder_runs(outer, "ip", "netns", "list").count("node") == 4

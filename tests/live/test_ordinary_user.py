@@ -13,6 +13,7 @@ ORDINARY = """
 import json, os, signal, sys
 from cluster.lab import bring_up, open_lab, take_down
 from cluster.links import change_links
+from cluster.nodes import Making
 from cluster.spec import load_cluster
 from cluster.state import LabDirectory
 
@@ -20,7 +21,7 @@ def output(lab, number, *argv):
     process = lab.nodes.exec(lab.nodes.list()[number], argv)
     return process.communicate(timeout=30)[0].decode().strip()
 
-bring_up(load_cluster("2x2"), probe=False)
+bring_up(load_cluster("2x2"), making=Making("netns"), probe=False)
 lab = open_lab()
 limit = output(lab, 1, "tc", "qdisc", "show", "dev", "fab0")
 change_links("default", "node1", {"inter_node": "50mbit"}, probe=False)

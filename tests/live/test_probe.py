@@ -9,11 +9,13 @@ import pytest
 from cluster.errors import NodeError, ProbeFailed
 from cluster.lab import bring_up, list_labs, measure, open_lab, take_down
 from cluster.netns import NetnsNodes
+from cluster.nodes import Making
 from cluster.probe import ProbeReport, require_carried, run_probe
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
 from cluster.units import parse_rate
 
 pytestmark = pytest.mark.netns
+NETNS = Making("netns")
 MIXED = ClusterSpec.from_dict(
     {
         "name": "mixed",
@@ -41,7 +43,7 @@ def measured(report: ProbeReport) -> dict[tuple[str, str, str], float | None]:
 
 
 def test_a_lab_comes_up_with_every_link_proven() -> None:
-    report = bring_up(load_cluster("2x2")).probe
+    report = bring_up(load_cluster("2x2"), making=NETNS).probe
     assert report is not None and report.ok
     assert set(measured(report)) == {
         ("one_way", "node0", "node1"),
@@ -63,7 +65,7 @@ def test_a_lab_comes_up_with_every_link_proven() -> None:
 
 
 def test_unequal_nodes_large_packets_and_a_shaped_inside() -> None:
-    report = bring_up(MIXED).probe
+    report = bring_up(MIXED, making=NETNS).probe
     assert report is not None
     for mode, src in (("one_way", "node0"), ("one_way", "node1"), ("both_ways", "node1")):
         link = report.find(mode, src)
@@ -76,7 +78,7 @@ def test_unequal_nodes_large_packets_and_a_shaped_inside() -> None:
 
 def test_more_than_this_machine_carries_leaves_nothing_and_says_how_much() -> None:
     with pytest.raises(ProbeFailed) as caught:
-        bring_up(load_cluster("2x2", "900gbit"))
+        bring_up(load_cluster("2x2", "900gbit"), making=NETNS)
     assert "carried only" in caught.value.message
     assert caught.value.seen is not None and "limit 900gbit" in caught.value.seen
     assert list_labs() == ()
@@ -89,7 +91,7 @@ def test_more_than_this_machine_carries_leaves_nothing_and_says_how_much() -> No
 
 def test_a_limit_taken_off_behind_the_labs_back_is_found() -> None:
     """The probe measures the kernel, not what was asked of it."""
-    lab = bring_up(load_cluster("2x2"), probe=False)
+    lab = bring_up(load_cluster("2x2"), making=NETNS, probe=False)
     for node in lab.nodes.list():
         lab.nodes.shape(node, LinksSpec.model_validate({"inter_node": {"rate": "unlimited"}}))
     with pytest.raises(ProbeFailed, match="more than it was limited to"):
@@ -100,7 +102,7 @@ def test_a_limit_taken_off_behind_the_labs_back_is_found() -> None:
 
 def test_one_limited_direction_is_enough_to_be_found() -> None:
     """Only what comes into node1 is slow: a probe of one direction would miss it."""
-    lab = bring_up(load_cluster("2x2"), probe=False)
+    lab = bring_up(load_cluster("2x2"), making=NETNS, probe=False)
     nodes = lab.nodes
     assert isinstance(nodes, NetnsNodes)
     tc = "tc qdisc replace dev port1 root handle 1: tbf rate 100mbit burst 131072 limit 1381072"
@@ -114,14 +116,14 @@ def test_one_limited_direction_is_enough_to_be_found() -> None:
 
 
 def test_an_unlimited_fabric_is_measured_and_not_judged() -> None:
-    report = bring_up(load_cluster("2x2", "unlimited")).probe
+    report = bring_up(load_cluster("2x2", "unlimited"), making=NETNS).probe
     assert report is not None and report.ok
     assert all(link.ceiling_bytes_per_second is None for link in report.links)
     assert all(link.measured_bytes_per_second > 0 for link in report.links)
 
 
 def test_a_node_that_cannot_be_reached_is_an_error_of_ours() -> None:
-    lab = bring_up(load_cluster("2x2"), probe=False)
+    lab = bring_up(load_cluster("2x2"), making=NETNS, probe=False)
     nodes = lab.nodes
     assert isinstance(nodes, NetnsNodes)
     nodes._run([["ip", "link", "set", "port1", "down"]])

@@ -64,7 +64,7 @@ class Scaled:
 def words(*more: str) -> list[str]:
     sets = [word for setting in SETS for word in ("--set", setting)]
     turns = ["--rounds", str(ROUNDS), "--steps", str(STEPS)]
-    return ["scale", *JOBS, "--nodes", "2", "--rate", "400mbit", *turns, *sets, *more]
+    return ["scale", *JOBS, "--nodes=2", "--rate=400mbit", "--backend=netns", *turns, *sets, *more]
 
 
 def place(home: Path) -> TestLab:

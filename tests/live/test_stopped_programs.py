@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from cluster.lab import bring_up, list_labs, take_down
+from cluster.nodes import Making
 from cluster.spec import load_cluster
 from cluster.state import LabDirectory
 from tests.live.host import eventually, namespace_of, processes_in
 
 pytestmark = pytest.mark.netns
 SPEC = load_cluster("2x2")
+NETNS = Making("netns")
 TIMEOUT_S = 30
 
 
@@ -44,7 +46,7 @@ def programs_named(namespace: str, name: bytes) -> list[int]:
 
 
 def test_a_program_that_was_stopped_ends_with_its_client() -> None:
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     namespace = namespace_of(holder_pid(), "pid")
     process = lab.nodes.exec(lab.nodes.list()[0], ["cat"])
     assert eventually(lambda: bool(programs_named(namespace, b"cat")))
@@ -59,7 +61,7 @@ def test_a_program_that_was_stopped_ends_with_its_client() -> None:
 
 def test_a_program_that_is_stopped_does_not_keep_the_lab() -> None:
     """nsenter stops with it, and then does not collect it when it is dead."""
-    lab = bring_up(SPEC, probe=False)
+    lab = bring_up(SPEC, making=NETNS, probe=False)
     holder = holder_pid()
     namespace = namespace_of(holder, "pid")
     process = lab.nodes.exec(lab.nodes.list()[0], ["sleep", "600"])

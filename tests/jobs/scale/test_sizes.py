@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import jobs.scale.sizes
+from cluster.backends import Chosen
 from cluster.errors import ProbeFailed
 from cluster.lab import LabEvent
+from cluster.netns import NETNS
+from cluster.nodes import Making
 from cluster.state import LabDirectory
 from jobs.errors import LaunchError, RunFailed, RunStopped
 from jobs.progress import PhaseProgress
@@ -25,6 +28,8 @@ from jobs.spec import JobSpec
 from tests.jobs.command import valid
 from tests.jobs.conftest import MakeLab, cluster_spec
 from tests.jobs.scale_labs import STAND_IN, Labs, stand_in_labs
+
+CHOICE = LabChoice(Chosen(NETNS, "it is here"), Making())
 
 BATCH = 8
 STOPS = pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def run_it(
 ) -> ScaleResult:
     plan = plan_scale([job(name) for name in names], cluster_spec(2, 2), nodes, scaling)
     turns = Turns(rounds=2, turn_steps=3, program=STAND_IN)
-    return scale(plan, LabChoice("netns", "none"), turns, runs, notes or Notes())
+    return scale(plan, CHOICE, turns, runs, notes or Notes())
 
 
 def document(result: ScaleResult) -> dict[str, Any]:
