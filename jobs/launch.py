@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
+from cluster.held import require_limited
 from cluster.lab import Lab, how_it_ended, in_use
 from cluster.linklog import LinkChange
 from cluster.state import Use
@@ -267,7 +268,8 @@ class RankSet:
         self.observer.progress(progress, ranks)
 
     def _note_nodes(self) -> None:
-        """While the agents import torch: what each node says about itself."""
+        """While the agents import torch: what each node says about itself, and what limits it."""
+        require_limited(self.lab)
         facts = {node.name: self.lab.nodes.facts(node).to_json() for node in self.plan.used_nodes}
         for part in self.parts:
             part.run["nodes"] = facts

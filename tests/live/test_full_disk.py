@@ -29,6 +29,7 @@ lab = Lab("default", spec, "netns", LocalNodes(2), probe_report(spec), 1.0)
 launch = jobs.launch.launch
 cluster.lab.open_lab = lambda name="default": lab
 jobs.launch.how_it_ended = lambda lab: None
+jobs.launch.require_limited = lambda lab: None
 jobs.launch.launch = lambda *asked: launch(*asked, program=STAND_IN)
 Path("job.yaml").write_text("name: ok\\ntrain: {steps: 5000}\\n")
 pid = os.fork()
