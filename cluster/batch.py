@@ -50,8 +50,16 @@ def batch_error(commands: Sequence[Sequence[str]], stderr: str) -> ClusterError:
     if "Operation not permitted" in seen:
         return refusal(f"{shlex.join(command[:3])}: {seen}")
     if "Unknown device type" in seen or "Operation not supported" in seen:
-        return HostError(f"this kernel cannot do: {shlex.join(command)}", seen=seen)
+        kind = _device_kind(command)
+        fix = f"sudo modprobe {kind}     (Debian, Ubuntu: in linux-modules-extra)" if kind else None
+        return HostError(f"this kernel cannot do: {shlex.join(command)}", fix=fix, seen=seen)
     return CommandFailed(f"a command in the lab failed: {shlex.join(command)}", seen=seen)
+
+
+def _device_kind(command: Sequence[str]) -> str | None:
+    """The kind of device that `ip link add` is to make."""
+    words = list(command)
+    return words[words.index("type") + 1] if "type" in words[:-1] else None
 
 
 def missing_qdisc(kind: str) -> MissingQdisc:

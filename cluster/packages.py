@@ -81,6 +81,15 @@ def as_root(command: str) -> str:
     return command if os.geteuid() == 0 else f"sudo {command}"
 
 
+def compose_commands() -> tuple[str, ...]:
+    """What installs Compose v2: its package is called otherwise on each system."""
+    return (
+        f"{as_root('apt-get install docker-compose-v2')}     on Ubuntu",
+        f"{as_root('apt-get install docker-compose')}     on Debian 13 and newer",
+        f"{as_root('dnf install docker-compose')}     on Fedora",
+    )
+
+
 def _distribution(os_release: str) -> list[str]:
     """ID and ID_LIKE, the most exact word first: `ubuntu debian`."""
     found = re.findall(r"^ID(?:_LIKE)?=\"?([^\"\n]*)", os_release, re.MULTILINE)

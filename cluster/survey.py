@@ -54,7 +54,8 @@ def sight(name: str) -> Sighting | None:
         return Sighting(name, condition, worker=directory.worker() or worker)
     except (StateRefused, HostError) as exc:  # HostError: its Docker engine does not answer, say
         fix = " or: ".join(exc.fix)
-        return Sighting(name, Condition.UNREADABLE, note=f"{exc.message}: {exc.seen}", fix=fix)
+        note = ": ".join(filter(None, (exc.message, exc.seen)))
+        return Sighting(name, Condition.UNREADABLE, note=note, fix=fix)
     except NoLab as exc:
         if worker is not None or not there:
             return None  # whoever worked on it has taken it away

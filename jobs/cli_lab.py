@@ -76,7 +76,9 @@ def up(
     watching = watch(exporter, lab, monitoring)
     if as_json:
         watched = {"exporter": exporter.address(), "monitoring": dict(watching.pages)}
-        click.echo(json.dumps({**_lab_json(lab, screen.chosen), **watched}))
+        fault = exporter.fault or watching.fault
+        document = {**_lab_json(lab, screen.chosen), **watched, "watch_fault": fault}
+        click.echo(json.dumps(document))
     else:
         screen.ready(lab, took_s)
         _show_watching(exporter, watching)

@@ -4,11 +4,11 @@ Owns what nodes must see and what they may write to. Whether the files are of us
 """
 
 import os
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Timer
 
-from cluster.nodes import Nodes
+from cluster.nodes import NodeProcess, Nodes
 from jobs.errors import LaunchError
 from jobs.modelspec import OwnSpec
 from jobs.runfolder import RunFolder
@@ -55,19 +55,34 @@ def _require_open(nodes: Nodes, paths: Sequence[Path]) -> None:
     process = nodes.exec(
         nodes.list()[0], ["sh", "-c", CLOSED, "sh", *(str(path) for path in paths)], cwd="/"
     )
-    assert process.stdin and process.stdout and process.stderr
-    with process.stdin, process.stdout, process.stderr:
-        try:
-            process.stdin.close()
-            closed = [os.fsdecode(name) for name in process.stdout.read().split(b"\0") if name]
-            process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    if closed:
+    said = _answer(process)
+    if closed := [os.fsdecode(name) for name in said.split(b"\0") if name]:
         user, group = nodes.user
         raise LaunchError(
             f"{closed[0]} is closed to ranks, which run as user {user} of group {group}",
             rule="ranks never run as root in a container, whoever starts them",
             fix=(f"chmod -R go+rX {closed[0]}", "the same for folders above it"),
         )
+
+
+def _answer(process: NodeProcess) -> bytes:
+    """What a program in a node writes. Raises LaunchError where it fails, or does not end."""
+    assert process.stdin and process.stdout and process.stderr
+    overdue = Timer(TIMEOUT_S, process.kill)
+    overdue.start()
+    try:
+        with process.stdin, process.stdout, process.stderr:
+            process.stdin.close()
+            said, complaint = process.stdout.read(), process.stderr.read()
+            status = process.wait(TIMEOUT_S)
+    finally:
+        overdue.cancel()
+    if status:
+        words = b" ".join((said + b" " + complaint).split()).decode(errors="replace")
+        raise LaunchError(
+            "a node does not say what ranks may read",
+            rule="it is asked before any of them starts",
+            fix="make cluster-down, then make cluster-up",
+            seen=words or f"no answer within {TIMEOUT_S:g} s",
+        )
+    return said

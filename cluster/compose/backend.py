@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.compose.bringing import Brought
-from cluster.compose.engine import Engine
+from cluster.compose.engine import Engine, docker_command, engine_host, is_here
 from cluster.compose.file import (
     COMPOSE_FILE,
     Filling,
@@ -26,18 +26,15 @@ from cluster.compose.file import (
 )
 from cluster.compose.image import ensure_image, image_name
 from cluster.compose.monitoring import choose_management, fetch_images
-from cluster.compose.nodes import ComposeNodes
+from cluster.compose.nodes import ComposeNodes, how_ended
 from cluster.compose.project import MONITORING, Project
 from cluster.compose.subnets import candidates
 from cluster.errors import ClusterError, HostError, MissingTool, NoLab
 from cluster.nodes import Backend, Fit, Node, Place
+from cluster.packages import compose_commands
 from cluster.spec import ClusterSpec
 
 ASK_TIMEOUT_S = 10.0
-COMPOSE_FIX = (
-    "sudo apt-get install docker-compose-v2     on Ubuntu",
-    "sudo apt-get install docker-compose     on Debian 13 and newer",
-)
 
 
 def _fit() -> Fit:
@@ -49,12 +46,14 @@ def _fit() -> Fit:
         return Fit(False, "the Python package docker is not installed")
     if not COMPOSE_FILE.exists():
         return Fit(False, "docker-compose.yml is not here: this is no checkout")
+    if not is_here(host := engine_host(os.environ)):
+        return Fit(False, f"the Docker engine may be on another machine ({host})")
     asked = ["version", "--format", "{{.Server.Version}}"], ["compose", "version", "--short"]
     started = [_start([docker, *words]) for words in asked]
     engine, compose = (_answer(process) for process in started)
     if engine is None:
         return Fit(False, "no Docker engine answers")
-    if compose is None or not re.match(r"v?([2-9]|\d\d)", compose):
+    if compose is None or not _is_new(compose):
         return Fit(False, f"Docker {engine} answers, but Compose v2 is missing")
     return Fit(True, f"Docker {engine} and Compose {compose.lstrip('v')} answer")
 
@@ -81,13 +80,14 @@ def _answer(process: "subprocess.Popen[str]") -> str | None:
     return said if process.returncode == 0 and said else None
 
 
+def _is_new(compose: str | None) -> bool:
+    """Whether this is a version of Compose that nodes can be made with."""
+    return compose is not None and re.match(r"v?([2-9]|\d\d)", compose) is not None
+
+
 def _require_compose() -> None:
-    docker = shutil.which("docker")
-    if docker is None:
-        Engine.connect()  # says what is missing
-        raise AssertionError
-    version = _answer(_start([docker, "compose", "version", "--short"]))
-    if version is None or not re.match(r"v?([2-9]|\d\d)", version):
+    version = _answer(_start([docker_command(), "compose", "version", "--short"]))
+    if not _is_new(version):
         old = (
             "docker-compose is there, which is Compose 1"
             if shutil.which("docker-compose")
@@ -96,7 +96,7 @@ def _require_compose() -> None:
         raise MissingTool(
             "Docker Compose v2 is not installed",
             "nodes that are containers are made with docker compose, version 2 or newer",
-            (*COMPOSE_FIX, "BACKEND=netns     needs no Docker"),
+            (*compose_commands(), "BACKEND=netns     needs no Docker"),
             seen=f"docker compose says {version}" if version else old,
         )
 
@@ -128,11 +128,9 @@ def _attach(directory: Path, saved: Mapping[str, Any]) -> ComposeNodes:
     containers = tuple((str(identity), str(started)) for identity, started in saved["containers"])
     nodes = tuple(Node(*node) for node in saved["nodes"])
     for node, (identity, started) in zip(nodes, containers, strict=True):
-        found = engine.container(identity)
-        if found is None or not found["State"]["Running"]:
-            raise NoLab(f"the container of {node.name} has ended")
-        if found["State"]["StartedAt"] != started:
-            raise NoLab(f"the container of {node.name} was started again")
+        ending = how_ended(node, engine.container(identity), started)
+        if ending is not None:
+            raise NoLab(ending)
     project = Project(engine, saved["project"], directory, saved["home"])
     return ComposeNodes(project, brought=Brought(IPv4Network(saved["subnet"]), nodes, containers))
 

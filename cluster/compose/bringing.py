@@ -41,7 +41,7 @@ def bring(project: Project, making: Making, spec: ClusterSpec) -> Brought:
     """Makes the nodes of a lab; those that a person started by hand are taken as they are."""
     if is_by_hand(found := project.nodes()):
         project.home = BY_HAND
-        return _wait_for(project, _subnet_by_hand(project, spec, found), spec, found)
+        return _wait_for(project, _subnet_by_hand(project, making, spec, found), spec, found)
     project.claim()
     subnet = _made(project, making, spec)
     return _wait_for(project, subnet, spec, project.nodes())
@@ -69,24 +69,30 @@ def _made(project: Project, making: Making, spec: ClusterSpec) -> IPv4Network:
             break
         except HostError:
             project.remove()
-            if making.subnet or not project.was_overtaken() or attempt == ATTEMPTS - 1:
+            if not project.was_overtaken() or attempt == ATTEMPTS - 1:
                 raise
     return subnet
 
 
 def _subnet_by_hand(
-    project: Project, spec: ClusterSpec, found: Sequence[Mapping[str, Any]]
+    project: Project, making: Making, spec: ClusterSpec, found: Sequence[Mapping[str, Any]]
 ) -> IPv4Network:
     """The subnet of nodes that a person started. Raises LabExists where they are others."""
-    environ = dict(word.split("=", 1) for word in found[0]["Config"]["Env"])
-    if len(found) != spec.nodes or int(environ["DDPLAB_MTU"]) != _widest_mtu(spec):
+    environ = dict(word.partition("=")[::2] for word in found[0]["Config"]["Env"])
+    held = len(found), environ.get("DDPLAB_MTU", ""), environ.get("DDPLAB_SUBNET", "")
+    asked = spec.nodes, str(_widest_mtu(spec)), str(making.subnet or held[2])
+    if held != asked:
         raise LabExists(
             f'nodes of project "{project.name}" were started by hand, and are others',
             "nodes that are there are taken as they are",
             (f"docker compose --project-name {project.name} down", "LAB=name"),
-            seen=f"{len(found)} nodes, mtu {environ['DDPLAB_MTU']}; asked: {spec.describe()}",
+            seen="up: {} nodes, mtu {}, subnet {}; asked: {}, {}, {}".format(*held, *asked),
         )
-    return IPv4Network(environ["DDPLAB_SUBNET"])
+    try:
+        return IPv4Network(held[2])
+    except ValueError as exc:
+        fault = HostError("the addresses of these nodes are no subnet", seen=held[2])
+        raise _not_limited(project, str(found[0]["Id"])) or fault from exc
 
 
 def _widest_mtu(spec: ClusterSpec) -> int:

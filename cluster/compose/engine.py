@@ -29,6 +29,8 @@ NUMBER_LABEL = "com.docker.compose.container-number"
 HOME_LABEL = "ddplab.home"
 """The directory of the lab that a container or network belongs to."""
 DEFAULT_HOST = "unix:///var/run/docker.sock"
+ANSWER_TIMEOUT_S = 10
+"""For the first word of an engine."""
 TIMEOUT_S = 60
 REMOVE_TIMEOUT_S = 10.0
 AT_ONCE = 8
@@ -54,8 +56,20 @@ class Engine:
         import docker  # slow to import, and only needed here
 
         host = engine_host(os.environ)
+        if not is_here(host):
+            raise HostError(
+                "the Docker engine may be on another machine",
+                "nodes see folders of this machine, through an engine that runs on it",
+                ("unset DOCKER_HOST, or: docker context use default", "BACKEND=netns"),
+                seen=host,
+            )
         with faults_of(host):
-            return cls(docker.APIClient(base_url=host, version="auto", timeout=TIMEOUT_S), host)
+            try:
+                api = docker.APIClient(base_url=host, version="auto", timeout=ANSWER_TIMEOUT_S)
+            except ValueError as exc:  # a host that is none, such as tcp://here:port
+                raise engine_fault(host, f"DOCKER_HOST={host}: {exc}") from exc
+            api.timeout = TIMEOUT_S
+            return cls(api, host)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -100,23 +114,25 @@ class Engine:
         with faults_of(self.host):
             return self._there(self.api.inspect_image, name) is not None
 
-    def remove(self, project: str) -> None:
+    def remove(self, project: str, home: str | None = None) -> None:
         """Removes every container, network and volume that carries this project's label.
 
-        Raises HostError where something is still there after a while.
+        And, where `home` is given, that label as well: others may keep volumes under the same
+        project. Raises HostError where something is still there after a while.
         """
+        labels = [f"{PROJECT_LABEL}={project}"]
+        labels += [f"{HOME_LABEL}={home}"] if home is not None else []
         deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
         while True:
             try:
-                self._remove_once(project)
+                self._remove_once({"label": labels})
                 return
             except HostError:  # such as a network that a container has not left yet
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(REMOVE_TIMEOUT_S / 50)
 
-    def _remove_once(self, project: str) -> None:
-        wanted = {"label": [f"{PROJECT_LABEL}={project}"]}
+    def _remove_once(self, wanted: dict[str, Any]) -> None:
         with faults_of(self.host), ThreadPoolExecutor(AT_ONCE) as pool:
             found = [it["Id"] for it in self.api.containers(all=True, filters=wanted)]
             list(pool.map(self._remove_container, found))
@@ -164,8 +180,20 @@ def engine_host(environ: Mapping[str, str]) -> str:
         for file in folder.glob("contexts/meta/*/meta.json"):
             meta = _read(file)
             if meta.get("Name") == name:
-                return str(meta["Endpoints"]["docker"]["Host"])
+                return _host(meta) or DEFAULT_HOST
     return DEFAULT_HOST
+
+
+def _host(meta: Mapping[str, Any]) -> str | None:
+    try:
+        return str(meta["Endpoints"]["docker"]["Host"])
+    except (KeyError, TypeError):  # a context without an engine
+        return None
+
+
+def is_here(host: str) -> bool:
+    """Whether an engine at this address is sure to be on this machine."""
+    return host.startswith("unix://")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -198,7 +226,8 @@ def engine_fault(host: str, seen: str) -> HostError:
             netns,
         )
         return HostError(f"the Docker engine does not answer {user_name()}", rule, join, seen=host)
-    if any(words in seen for words in ("No such file", "Connection refused", "Connection aborted")):
+    silent = ("No such file", "Connection refused", "Connection aborted", "timed out")
+    if any(words in seen for words in silent):
         start = as_root("systemctl start docker")
         return HostError("the Docker engine does not answer", rule, (start, netns), seen=host)
     return HostError("the Docker engine refused", rule, "docker info", seen=seen[:300])

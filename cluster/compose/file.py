@@ -17,6 +17,9 @@ COMPOSE_FILE = PROJECT / "docker-compose.yml"
 DEFAULT_PROJECT = "ddplab"
 SERVICE = "node"
 NETWORK = "fabric"
+_SYSTEM = ("bin", "dev", "etc", "lib", "proc", "run", "sbin", "sys", "tmp", "usr", "var")
+OWN_FOLDERS = tuple(Path("/", name) for name in (*_SYSTEM, "home/ddplab", "opt/ddplab"))
+"""What a container has of its own, and does not work without."""
 BY_HAND = "by hand"
 """What the file says instead of a lab's directory where nobody filled it in."""
 
@@ -64,7 +67,7 @@ class Filling:
             "DDPLAB_JITTER": format_duration(nic.jitter_s),
             "DDPLAB_LOSS": format_share(nic.loss_ratio),
             "DDPLAB_INTRA_RATE": format_rate(inside.rate_bits_per_s),
-            "DDPLAB_CPUS": f"{limits.cpus or 0:g}",
+            "DDPLAB_CPUS": str(limits.cpus or 0),
             "DDPLAB_MEMORY": str(limits.memory_bytes or 0),
             "DDPLAB_SUBNET": str(self.subnet),
             "DDPLAB_PROJECT": str(PROJECT),
@@ -74,10 +77,15 @@ class Filling:
         }
 
     def overlay(self) -> str | None:
-        """A further file where nodes must see a folder that is not in the project."""
-        if self.work.is_relative_to(PROJECT) or self.runs == self.work:
+        """A further file where nodes must see a folder that is not in the project.
+
+        None also for a folder such as /tmp or /, which would hide what containers have there.
+        """
+        hides = any(own.is_relative_to(self.work) for own in OWN_FOLDERS)
+        if hides or self.work.is_relative_to(PROJECT) or self.runs == self.work:
             return None
-        seen = {"type": "bind", "source": str(self.work), "target": str(self.work)}
+        path = str(self.work).replace("$", "$$")  # Compose would read it as a variable
+        seen = {"type": "bind", "source": path, "target": path}
         volumes = [{**seen, "read_only": True}]
         return yaml.safe_dump({"services": {SERVICE: {"volumes": volumes}}})
 

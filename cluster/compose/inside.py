@@ -9,7 +9,7 @@ from typing import IO
 from cluster.batch import run_batch
 from cluster.compose.engine import Engine, docker_command
 from cluster.compose.file import PROJECT
-from cluster.errors import HostError
+from cluster.errors import HostError, NamespacesRefused
 from cluster.holding import user_name
 
 HOME = "/home/ddplab"
@@ -42,7 +42,15 @@ def require_readable(path: Path) -> None:
 def as_root(engine: Engine, identity: str, commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """What commands write that the container's root runs, who may limit links and nothing else."""
     client = [docker_command(), "--host", engine.host, "exec", "--interactive"]
-    return run_batch([*client, "--user", "0:0", identity, "sh"], commands)
+    try:
+        return run_batch([*client, "--user", "0:0", identity, "sh"], commands)
+    except NamespacesRefused as exc:
+        raise HostError(
+            "a container may not limit its own links",
+            "it has the right to (NET_ADMIN); something on this machine keeps it from using it",
+            "look at: docker info, and the kernel's log",
+            seen=exc.seen or exc.message,
+        ) from exc
 
 
 def start(

@@ -10,6 +10,8 @@ from cluster.errors import ShapingError
 from cluster.spec import LimitsSpec
 
 NANO = 1_000_000_000
+CPU_TOLERANCE = 1e-5
+"""Compose calculates with seven digits: 1.2345 cpus become 1.234500096."""
 
 
 def require_limits(asked: LimitsSpec, containers: Sequence[Mapping[str, Any]]) -> None:
@@ -17,11 +19,11 @@ def require_limits(asked: LimitsSpec, containers: Sequence[Mapping[str, Any]]) -
 
     `containers` as the engine inspects them.
     """
-    wanted = (round((asked.cpus or 0) * NANO), asked.memory_bytes or 0)
+    cpus, num_bytes = asked.cpus or 0, asked.memory_bytes or 0
     for container in containers:
         config = container["HostConfig"]
-        held = (int(config.get("NanoCpus") or 0), int(config.get("Memory") or 0))
-        if held != wanted:
+        held = (int(config.get("NanoCpus") or 0) / NANO, int(config.get("Memory") or 0))
+        if abs(held[0] - cpus) > CPU_TOLERANCE * cpus or held[1] != num_bytes:
             raise ShapingError(
                 f"nodes are not limited to {asked.describe() or 'nothing'}",
                 "what a cluster file asks for is applied, or the command fails",
@@ -29,5 +31,5 @@ def require_limits(asked: LimitsSpec, containers: Sequence[Mapping[str, Any]]) -
                     "docker info     ends with what this kernel cannot limit",
                     "a cluster file with other limits, or none",
                 ),
-                seen=f"held: {held[0] / NANO:g} cpus, {held[1]:,} bytes (0: no limit)",
+                seen=f"held: {held[0]:g} cpus, {held[1]:,} bytes (0: no limit)",
             )

@@ -63,12 +63,24 @@ class ComposeNodes:
         ]
         places = (path.absolute(), path.resolve())  # where a link is, and where it leads
         if all(any(place.is_relative_to(folder) for folder in seen) for place in places):
+            if writable:
+                self._require_there(next(it for it in seen if path.resolve().is_relative_to(it)))
             return
         raise HostError(
             f"{path} cannot be {'written' if writable else 'seen'} inside the containers",
             "they see the project, the folder that make cluster-up was typed in, and its runs/",
             ("move it there", "make cluster-down, and make cluster-up where it is"),
         )
+
+    def _require_there(self, folder: str) -> None:
+        """Raises HostError where a folder that nodes write to was removed meanwhile."""
+        (mounts,) = self._run(self.list()[0], [["cat", "/proc/self/mountinfo"]])
+        if not is_mounted(folder, mounts):
+            raise HostError(
+                f"{folder} was removed or moved while the lab was up",
+                "containers see the folder that was there as they were made, not a new one",
+                "make cluster-down, and make cluster-up",
+            )
 
     def up(self, spec: ClusterSpec) -> None:
         try:
@@ -129,9 +141,48 @@ class ComposeNodes:
 
     def _running(self, node: Node) -> Mapping[str, Any]:
         """What the engine knows of a node's container. Raises NodeError where it has ended."""
+        ending = "it was taken down"
         if self._brought is not None:
             identity, started = self._brought.containers[node.index]
             found = self._project.engine.container(identity)
-            if found and found["State"]["Running"] and found["State"]["StartedAt"] == started:
+            ending = how_ended(node, found, started) or ""
+            if found and not ending:
+                _require_awake(node, found)
                 return found
-        raise NodeError("the lab is gone: a container of its has ended", None, "make cluster-up")
+        raise NodeError(f"the lab is gone: {ending}", None, "make cluster-up")
+
+
+def is_mounted(folder: str, mounts: str) -> bool:
+    """Whether a folder is still mounted, and still there, by the text of /proc/self/mountinfo.
+
+    The kernel unmounts a folder that is removed outside, or marks what it was.
+    """
+    for letter in "\\ \t\n":
+        folder = folder.replace(letter, f"\\{ord(letter):03o}")
+    held = [words for line in mounts.splitlines() if (words := line.split())[4] == folder]
+    return any(not words[3].endswith("//deleted") for words in held)
+
+
+def how_ended(node: Node, found: Mapping[str, Any] | None, started: str) -> str | None:
+    """What became of a node's container since it was made; None where it is as it was.
+
+    `found` as the engine inspects it. One that left its network has lost its limits with its NIC.
+    """
+    if found is None or not found["State"]["Running"]:
+        return f"the container of {node.name} has ended"
+    if found["State"]["StartedAt"] != started:
+        return f"the container of {node.name} was started again"
+    networks = found["NetworkSettings"]["Networks"].values()
+    if node.address not in [network["IPAddress"] for network in networks]:
+        return f"the container of {node.name} was taken off its network"
+    return None
+
+
+def _require_awake(node: Node, found: Mapping[str, Any]) -> None:
+    if found["State"]["Paused"]:
+        name = str(found["Name"]).removeprefix("/")
+        raise NodeError(
+            f"{node.name} is paused",
+            "nothing can be started in a container that is paused",
+            (f"docker unpause {name}", "make cluster-down"),
+        )

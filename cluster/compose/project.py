@@ -4,8 +4,9 @@ A project is this lab's where its label names the lab's own directory, which is 
 anything is made: so what a command that was killed half-way left is found, and nothing else.
 """
 
-import json
+import re
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,16 +23,19 @@ from cluster.compose.file import (
     SERVICE,
     Filling,
     compose_command,
+    project_name,
     up_words,
 )
-from cluster.errors import ClusterError, HostError, LabExists
+from cluster.errors import HostError, LabExists
 
-NOTE_FILE = "compose.json"
+NOTE_FILE = "compose-begun"
 OVERLAY_FILE = "compose-overlay.yaml"
 LOG_FILE = "compose.log"
 UP_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
 MONITORING = "monitoring"
+_PROGRESS = re.compile(r"(Container|Network|Volume)\s+\S+\s+\w+$")
+"""Such as `Network ddplab_fabric  Error`; why follows in another line."""
 
 
 class Project:
@@ -46,16 +50,13 @@ class Project:
     @classmethod
     def noted(cls, directory: Path) -> "Project | None":
         """The project that was, or was to be, brought up for the lab of this directory."""
-        try:
-            note = json.loads((directory / NOTE_FILE).read_text())
-        except (OSError, ValueError):
+        if not (directory / NOTE_FILE).exists():
             return None
-        return cls(Engine.connect(), note["project"], directory, note["home"])
+        return cls(Engine.connect(), project_name(directory.name), directory)
 
     def note(self) -> None:
-        """Notes it, so that it is found whatever becomes of this process."""
-        words = {"project": self.name, "home": self.home}
-        (self._directory / NOTE_FILE).write_text(json.dumps(words))
+        """Notes that it is begun, so that it is found whatever becomes of this process."""
+        (self._directory / NOTE_FILE).touch()
 
     def nodes(self) -> list[dict[str, Any]]:
         """What the engine knows of the nodes' containers, by number."""
@@ -81,7 +82,7 @@ class Project:
                 ),
                 seen=f"it is of {', '.join(sorted(others))}",
             )
-        self.engine.remove(self.name)
+        self.engine.remove(self.name, self.home)
 
     def bring_up(self, filling: Filling) -> None:
         """Runs `docker compose up`; what it makes ends with this process until `keep`."""
@@ -95,13 +96,14 @@ class Project:
         environment = {**self.engine.environment, **filling.environment()}
         status = self._run_tied(command, environment)
         if status != 0:
-            raise self._refused()
+            raise _refused(status, self.log_lines())
 
     def _run_tied(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """The exit status of the command, or of what runs it where that ended first."""
         self.note()
         with (self._directory / LOG_FILE).open("wb") as log:
             self._tie = subprocess.Popen(
-                [sys.executable, "-m", tie_script.__name__, self.name, *command],
+                [sys.executable, "-m", tie_script.__name__, self.name, self.home, *command],
                 cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -115,19 +117,7 @@ class Project:
                 f"Docker Compose did not end within {UP_TIMEOUT_S:g} s", fix="docker info"
             )
         said = self._tie.stdout.readline()
-        return int(said) if said.strip().isdigit() else 1
-
-    def _refused(self) -> ClusterError:
-        lines = self.log_lines()
-        seen = next(
-            (line for line in lines if "rror" in line), lines[-1] if lines else "it is gone"
-        )
-        return HostError(
-            "Docker Compose did not bring the nodes up",
-            "nodes that are containers are made by Docker Compose from docker-compose.yml",
-            "make doctor",
-            seen=seen[:300],
-        )
+        return int(said) if said.strip() else self._tie.wait(END_TIMEOUT_S) or 1
 
     def was_overtaken(self) -> bool:
         """Whether somebody took a subnet or a port after it was found free."""
@@ -152,17 +142,37 @@ class Project:
         """Removes all of it. Does nothing where nothing is left."""
         if self._tie is not None:
             self._close_tie()
-        if self.held_by() == {self.home}:
-            self.engine.remove(self.name)
+        self.engine.remove(self.name, self.home)
 
     def _close_tie(self) -> None:
         assert self._tie is not None and self._tie.stdin is not None
         with suppress(OSError):
             self._tie.stdin.close()
-        self._tie.wait(END_TIMEOUT_S)
+        try:
+            self._tie.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired as exc:
+            raise HostError(
+                f"the Docker engine did not remove {self.name} within {END_TIMEOUT_S:g} s",
+                fix="docker info",
+            ) from exc
         if self._tie.stdout is not None:
             self._tie.stdout.close()
         self._tie = None
+
+
+def _refused(status: int, lines: Sequence[str]) -> HostError:
+    """The error for a Compose that ended with this status; `lines` are what it said."""
+    told = [line for line in lines if not _PROGRESS.match(line)]
+    faults = [line for line in told if "rror" in line or "failed" in line]
+    seen = [*faults, *reversed(told), "it said nothing"][0]
+    if status < 0:
+        seen = f"it was killed by {signal.Signals(-status).name}"
+    return HostError(
+        "Docker Compose did not bring the nodes up",
+        "nodes that are containers are made by Docker Compose from docker-compose.yml",
+        "make doctor",
+        seen=seen[:300],
+    )
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:

@@ -11,6 +11,9 @@ from cluster.holding import search_path
 from cluster.topology import BENCHMARK_RANGE
 
 OWN_PREFIX = 24
+WIDEST = 8
+"""Routes with a shorter prefix lead away, as `default` does; a VPN may write that in two halves."""
+ASK_TIMEOUT_S = 10.0
 RESERVED = 3
 """Addresses of a subnet that no node gets: its first, its last, and the one Docker keeps."""
 
@@ -65,7 +68,7 @@ def taken_subnets(
         target = str(route.get("dst", ""))
         if target[:1].isdigit() and ":" not in target and route.get("type") != "broadcast":
             subnet = IPv4Network(target, strict=False)
-            if subnet.prefixlen > 0:
+            if subnet.prefixlen >= WIDEST:
                 taken[subnet] = f"this machine's interface {route.get('dev', '?')}"
     for network in networks:
         for config in (network.get("IPAM") or {}).get("Config") or ():
@@ -83,10 +86,11 @@ def machine_routes() -> list[dict[str, Any]]:
             capture_output=True,
             text=True,
             env={"PATH": search_path()},
+            timeout=ASK_TIMEOUT_S,
             check=False,
         )
         found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
-    except (OSError, ValueError):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return []
     return found
 

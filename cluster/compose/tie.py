@@ -1,8 +1,8 @@
 """Brings a project up, and takes it away again if whoever asked for it ends before it is kept.
 
-`python -m cluster.compose.tie PROJECT COMMAND...` runs the command, writes its exit status as a
-line, and waits: for `keep`, or for the end of its standard input. On that, at any moment, also
-while the command runs, all that carries the project's label is removed.
+`python -m cluster.compose.tie PROJECT HOME COMMAND...` runs the command, writes its exit status as
+a line, and waits: for `keep`, or for the end of its standard input. On that, at any moment, also
+while the command runs, all that carries the labels of the project and of its home is removed.
 """
 
 import os
@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from cluster.compose.engine import Engine
+from cluster.descendants import end_with_parent
 from cluster.errors import ClusterError
 
 KEEP = b"keep\n"
@@ -22,7 +24,7 @@ SETTLE_S = 0.5
 
 
 def main() -> int:
-    project, *command = sys.argv[1:]
+    project, home, *command = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of our input is the order to end
     process = subprocess.Popen(
@@ -32,6 +34,7 @@ def main() -> int:
         stderr=sys.stderr,
         start_new_session=True,
         restore_signals=True,
+        preexec_fn=partial(end_with_parent, os.getpid()),
     )
     if _ends(process):
         with suppress(OSError):
@@ -43,9 +46,9 @@ def main() -> int:
         process.wait()
     try:
         engine = Engine.connect()
-        engine.remove(project)
+        engine.remove(project, home)
         time.sleep(SETTLE_S)
-        engine.remove(project)
+        engine.remove(project, home)
     except ClusterError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1

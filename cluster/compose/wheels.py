@@ -81,18 +81,21 @@ def _download(options: Sequence[str], pins: Sequence[str]) -> str | None:
     """None where pip got them all; else what it says."""
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-input"]
     command += ["--no-color", "--progress-bar=off", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*command, *options, *pins],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
-        timeout=TIMEOUT_S,
-        check=False,
-        preexec_fn=partial(end_with_parent, os.getpid()),
-    )
+    try:
+        done = subprocess.run(
+            [*command, *options, *pins],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
+            timeout=TIMEOUT_S,
+            check=False,
+            preexec_fn=partial(end_with_parent, os.getpid()),
+        )
+    except subprocess.TimeoutExpired:
+        return f"pip did not end within {TIMEOUT_S / 60:g} minutes"
     return telling(done.stderr) if done.returncode else None
 
 

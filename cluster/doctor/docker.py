@@ -5,7 +5,6 @@ a container, never on this machine's own network. Standard library only.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,18 +15,13 @@ from cluster.doctor.checks import NOT_HERE, OK, SKIPPED, Check
 from cluster.doctor.needs import PURPOSES
 from cluster.doctor.trial import STEPS, harmless, outcomes, script
 from cluster.holding import user_name
-from cluster.packages import as_root, install_commands
+from cluster.packages import as_root, compose_commands, install_commands
 
 TIMEOUT_S = 20.0
 IMAGES = "ddplab*"
 """Only images of this project are started."""
 SHAPING = ("tbf", "ingress", "ifb", "u32", "mirred")
 PURPOSE = PURPOSES["compose"]
-COMPOSE_FIX = (
-    "sudo apt-get install docker-compose-v2     on Ubuntu",
-    "sudo apt-get install docker-compose     on Debian 13 and newer",
-    "sudo dnf install docker-compose     on Fedora",
-)
 
 
 class _Answer(NamedTuple):
@@ -75,8 +69,7 @@ def _compose(docker: str) -> Check:
     old = shutil.which("docker-compose")
     seen = f"Compose {version} is too old" if version else "the engine's client has no Compose v2"
     older = " (an old docker-compose does not do)" if old and not version else ""
-    fixes = [fix.removeprefix("sudo ") if os.geteuid() == 0 else fix for fix in COMPOSE_FIX]
-    return Check("compose", NOT_HERE, f"{seen}{older}: {PURPOSE}", tuple(fixes))
+    return Check("compose", NOT_HERE, f"{seen}{older}: {PURPOSE}", compose_commands())
 
 
 def _container(docker: str) -> Check:

@@ -65,7 +65,7 @@ def backend_words(chosen: Chosen) -> str:
 
 def image_line(width: int) -> Lines:
     """As the image begins to be built."""
-    return labelled("image", "is built, once: about 2 minutes", width, label_width=9)
+    return labelled("image", "is made, or got, once: about 2 minutes", width, label_width=9)
 
 
 def making_s(backend: str, num_nodes: int) -> float:

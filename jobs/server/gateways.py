@@ -62,12 +62,11 @@ class Gateways:
     def keep_up(self) -> None:
         """Listens at the gateways that there are now, and at no others."""
         wanted = set(self._place.gateways().values())
-        for gateway in [it for it in self._listeners if it not in wanted]:
-            self._listeners.pop(gateway).close()
-        for gateway in wanted:
-            known = self._listeners.get(gateway)
-            if known is None or not known.alive:
-                self._listen(gateway)
+        for gateway, listener in list(self._listeners.items()):
+            if gateway not in wanted or not listener.alive:
+                self._listeners.pop(gateway).close()
+        for gateway in wanted - self._listeners.keys():
+            self._listen(gateway)
 
     def close(self) -> None:
         while self._listeners:

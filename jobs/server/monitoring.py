@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
-from cluster.errors import LabExists
-from cluster.lab import Lab
+from cluster.errors import ClusterError, LabExists
+from cluster.lab import DEFAULT_LAB, Lab
 from jobs.server.ports import GATEWAY_PORT
 from jobs.server.process import Serving
-from jobs.server.registry import FAULTS
+from jobs.server.registry import FAULTS, changing
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -29,20 +29,25 @@ def watch(exporter: Serving, lab: Lab, asked: bool) -> Watching:
     Raises LabExists where it was `asked` for and the lab is up without. A fault is told, never
     raised: a lab is worth having without.
     """
-    monitoring = lab.nodes.monitoring
+    try:
+        monitoring = lab.nodes.monitoring
+    except ClusterError as exc:
+        return Watching(fault=exc.message)
     if monitoring is None and asked:
+        option = "" if lab.name == DEFAULT_LAB else f" LAB={lab.name}"
         raise LabExists(
             f'lab "{lab.name}" is up without Prometheus and Grafana',
             "they come and go with their lab",
-            "make cluster-down, then make cluster-up MONITORING=1",
+            f"make cluster-down{option} && make cluster-up{option} MONITORING=1",
         )
-    gateway = monitoring.gateway if monitoring else None
+    gateway, pages = (monitoring.gateway, monitoring.pages) if monitoring else (None, {})
     if exporter.place is None:
-        return Watching(monitoring.pages if monitoring else {}, exporter.fault)
+        return Watching(pages, exporter.fault)
     try:
-        exporter.place.note_gateway(lab.name, gateway)
+        with changing():
+            exporter.place.note_gateway(lab.name, gateway)
     except FAULTS as exc:
-        return Watching(fault=str(exc))
+        return Watching(pages, str(exc))
     if monitoring is None:
         return Watching()
     return Watching(monitoring.pages, _fault(str(monitoring.gateway.ip)))

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cluster.batch import run_batch
+from cluster.batch import _SEPARATOR, batch_error, run_batch
 from cluster.errors import CommandFailed
 
 
@@ -26,3 +26,10 @@ def test_ctrl_c_is_not_for_them() -> None:
     """A terminal sends it to every process of its own; a batch that dies of it hides the cause."""
     (session,) = run_batch(["sh"], [["cut", "-d ", "-f6", "/proc/self/stat"]])
     assert int(session) != os.getsid(0)
+
+
+def test_a_device_that_the_kernel_lacks_is_named_with_its_module() -> None:
+    command = ["ip", "link", "add", "ifb0", "type", "ifb"]
+    told = batch_error([["true"], command], f"Error: Unknown device type.\n{_SEPARATOR}1")
+    assert told.message == "this kernel cannot do: ip link add ifb0 type ifb"
+    assert told.fix[0].startswith("sudo modprobe ifb ")

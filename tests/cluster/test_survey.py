@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import cluster.kept
+from cluster.errors import HostError
 from cluster.lab import bring_up
 from cluster.nodes import Making, Place
 from cluster.spec import load_cluster
@@ -124,6 +125,21 @@ def test_looking_never_makes_a_lab_look_used() -> None:
     threading.Timer(0.02, os.close, [looking]).start()
     with directory.in_use("second") as use:
         assert not use.lab_taken_down
+
+
+@pytest.mark.parametrize(
+    ("seen", "note"), [(None, "it does not answer"), ("/s", "it does not answer: /s")]
+)
+def test_a_lab_that_cannot_be_asked_for_is_told_with_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, seen: str | None, note: str
+) -> None:
+    def attach(*_: object) -> Recorder:
+        raise HostError("it does not answer", None, "start it", seen=seen)
+
+    up("a")
+    only(monkeypatch, backend_of("told", lambda _: Recorder(), attach))
+    (found,) = survey()
+    assert (found.condition, found.note, found.fix) == (Condition.UNREADABLE, note, "start it")
 
 
 @pytest.fixture

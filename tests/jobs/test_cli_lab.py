@@ -108,7 +108,7 @@ def test_up_asks_for_what_was_typed(
     code, _, err = call(capsys, "up", "--monitoring")
     assert asked[-1].monitoring
     assert code == 1  # it is up already, without
-    assert "make cluster-down, then make cluster-up MONITORING=1" in err
+    assert "make cluster-down && make cluster-up MONITORING=1" in err
 
 
 def test_up_tells_what_auto_took_and_why(
@@ -130,7 +130,7 @@ def test_up_tells_what_auto_took_and_why(
     assert code == 0
     assert f"in containers on this machine (BACKEND=auto took compose: {why})" in flat(out)
     first, second = (line for line in out.splitlines() if line.startswith("  image "))
-    assert "is built, once: about 2 minutes" in first
+    assert "is made, or got, once: about 2 minutes" in first
     assert second.endswith("95.2 s")
     assert "Your own network settings" not in out
     code, out, _ = call(capsys, "up", "--json")

@@ -116,6 +116,25 @@ def test_what_is_closed_to_who_ranks_run_as_is_told_with_its_fix(
     assert caught.value.fix[0] == f"chmod -R go+rX {place / closed}"
 
 
+@pytest.mark.parametrize(
+    ("program", "seen"),
+    [(["sleep", "60"], "no answer within 0.2 s"), (["sh", "-c", "echo odd; exit 3"], "odd")],
+    ids=["hangs", "fails"],
+)
+def test_a_node_that_does_not_answer_is_told(
+    place: Path, inputs: JobSpec, monkeypatch: pytest.MonkeyPatch, program: list[str], seen: str
+) -> None:
+    class Mute(Others):
+        def exec(self, node: Node, argv: Sequence[str], **options: Any) -> NodeProcess:
+            del argv
+            return super().exec(node, program, **options)
+
+    monkeypatch.setattr(jobs.handover, "TIMEOUT_S", 0.2 if "sleep" in program else 20.0)
+    with pytest.raises(LaunchError, match="does not say what ranks may read") as caught:
+        require_seen(Mute(2), place / "runs", [inputs])
+    assert caught.value.seen == seen
+
+
 def test_ranks_that_run_as_us_are_not_asked(place: Path, inputs: JobSpec) -> None:
     nodes = LocalNodes(2)
     require_seen(nodes, place / "runs", [inputs])

@@ -56,7 +56,9 @@ def test_up_tells_the_pages_of_its_lab_and_why_they_stay_empty(
     assert "watch not possible: the exporter does not answer Prometheus" in flat(out)
     code, out, _ = call(capsys, "up", "--json")
     assert (code, asked) == (0, [True, False])
-    assert json.loads(out)["monitoring"] == pages
+    told = json.loads(out)
+    assert told["monitoring"] == pages
+    assert told["watch_fault"].startswith("jinja2 is not installed")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -81,7 +83,11 @@ def test_up_tells_where_to_watch_also_as_json(
     assert code == 0
     assert re.search(r"^  watch   http://127\.0\.0\.1:94\d\d/ ", out, re.MULTILINE)
     code, out, _ = call(capsys, "up", "--json")
-    assert re.fullmatch(r"http://127\.0\.0\.1:94\d\d/", json.loads(out)["exporter"])
+    told = json.loads(out)
+    assert re.fullmatch(r"http://127\.0\.0\.1:94\d\d/", told["exporter"])
+    assert told["watch_fault"] is None
+    monkeypatch.setattr(monitoring, "watch", lambda *_: Watching(fault="nobody answers there"))
+    assert json.loads(call(capsys, "up", "--json")[1])["watch_fault"] == "nobody answers there"
 
 
 def address_now() -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 DOCKERS = re.compile(
-    r"\bdocker|DOCKER|\bbr-[0-9a-f]{12}\b|\bveth[0-9a-f]{7}\b|masquerade|dnat", re.IGNORECASE
+    r"\bdocker|\bbr-[0-9a-f]{12}\b|\bveth[0-9a-f]{7}\b|\bif\d+\b|masquerade|dnat", re.IGNORECASE
 )
-"""What an engine makes and removes for its containers, which other tests may start meanwhile."""
+"""What an engine makes and removes for its containers, which other tests may start meanwhile.
+`if7`: a link that was gone before it could be named."""
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -23,10 +24,14 @@ def python_environment() -> dict[str, str]:
 
 
 def _output(*command: str) -> str:
-    result = subprocess.run(
-        command, env={"PATH": PATH, "LC_ALL": "C"}, capture_output=True, text=True, check=False
-    )
-    return result.stdout + result.stderr
+    """What a command says; again where it saw links come and go, and so not the whole."""
+    environment = {"PATH": PATH, "LC_ALL": "C"}
+    while True:
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        if "Dump was interrupted" not in result.stderr:
+            return result.stdout + result.stderr
 
 
 def host_network() -> dict[str, object]:

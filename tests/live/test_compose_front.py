@@ -57,8 +57,9 @@ def test_the_first_line_says_what_auto_took_and_why(it: TestLab) -> None:
 
 def test_every_node_is_limited_as_asked(it: TestLab, engine: Engine) -> None:
     nodes = Project(engine, f"ddplab-{it.name}", it.home).nodes()
-    held = [(node["HostConfig"]["NanoCpus"], node["HostConfig"]["Memory"]) for node in nodes]
-    assert held == [(500_000_000, 1_500_000_000)] * 2
+    keys = ("NanoCpus", "Memory", "MemorySwap")  # the last counts memory too: there is no swap
+    held = [tuple(node["HostConfig"][key] for key in keys) for node in nodes]
+    assert held == [(500_000_000, 1_500_000_000, 1_500_000_000)] * 2
 
 
 def test_another_subnet_or_other_limits_are_another_lab(it: TestLab) -> None:

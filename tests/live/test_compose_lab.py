@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.compose.engine import PROJECT_LABEL, Engine
+from cluster.compose.engine import HOME_LABEL, PROJECT_LABEL, Engine
+from cluster.compose.file import BY_HAND
 from cluster.compose.image import ensure_image, image_name
 from cluster.compose.nodes import ComposeNodes
 from cluster.compose.project import Project
@@ -24,7 +25,7 @@ from tests.live.lab import TestLab
 
 pytestmark = pytest.mark.docker
 ONE = load_cluster("2x2")
-TAKEN = f"198.19.{os.getpid() % 200}.0/24"
+TAKEN = f"198.19.{100 + os.getpid() % 100}.0/24"
 HEALTH = "tc qdisc show | cmp -s - /run/ddplab/held"
 
 
@@ -136,7 +137,7 @@ def test_its_health_is_the_limit_read_back(it: TestLab, engine: Engine) -> None:
 def test_a_node_that_was_killed_ends_the_lab_and_all_of_it(it: TestLab, engine: Engine) -> None:
     nodes = up(it)
     engine.api.kill(containers(engine, it)[1])
-    with pytest.raises(NodeError, match="a container of its has ended"):
+    with pytest.raises(NodeError, match="the container of node1 has ended"):
         nodes.exec(nodes.list()[1], ["true"])
     with pytest.raises(NoLab, match="not up") as caught:
         open_lab(it.name)
@@ -183,6 +184,18 @@ def test_what_others_made_under_its_name_is_left_alone(it: TestLab, engine: Engi
     with pytest.raises(LabExists, match="has a Compose project"):
         up(it)
     assert parts(engine, project(it)) == [made]
+
+
+def test_a_volume_that_others_keep_under_its_name_is_left_alone(
+    it: TestLab, engine: Engine
+) -> None:
+    """As `docker compose down` leaves those of a person's own Prometheus."""
+    name = f"{project(it)}_prometheus"
+    labels = {PROJECT_LABEL: project(it), HOME_LABEL: BY_HAND}
+    engine.api.create_volume(name, labels=labels)
+    up(it)
+    take_down(it.name)
+    assert parts(engine, project(it)) == [name]
 
 
 @pytest.mark.parametrize("after_s", [0.4, 0.8, 1.2, 1.6])

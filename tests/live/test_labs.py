@@ -169,9 +169,11 @@ def test_a_lab_that_just_comes_up_is_seen(labs: Labs) -> None:
     it = replace(labs.a, name="new")
     with scene(it, "up", "--backend=netns", "--lab=new") as at_work:
         at_work.reach("probe")
+        os.kill(at_work.process.pid, signal.SIGSTOP)  # so that it stays there
         found = status(it)["new"]
         assert (found["state"], found["worker"]["process"]) == ("coming_up", at_work.process.pid)
         screen = it.command("status").stdout
+        os.kill(at_work.process.pid, signal.SIGCONT)
         assert "coming up" in screen
         assert f"process {at_work.process.pid}, for " in screen
         os.kill(at_work.process.pid, signal.SIGINT)

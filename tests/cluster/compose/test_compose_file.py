@@ -110,6 +110,12 @@ def test_nodes_are_on_the_fabric_alone_and_it_leads_nowhere(project: dict[str, A
 
 
 @pytest.mark.docker
+def test_what_limits_memory_leaves_no_swap(project: dict[str, Any]) -> None:
+    for name, service in project["services"].items():
+        assert service.get("memswap_limit") == service.get("mem_limit"), name
+
+
+@pytest.mark.docker
 def test_ports_are_open_to_this_machine_alone(project: dict[str, Any]) -> None:
     for name, service in project["services"].items():
         for port in service.get("ports", []):
@@ -149,6 +155,7 @@ def test_what_is_set_reaches_the_nodes() -> None:
     assert fabric["ipam"]["config"] == [{"subnet": "10.99.0.0/24"}]
     assert fabric["driver_opts"]["com.docker.network.driver.mtu"] == "9000"
     assert (float(service["cpus"]), int(service["mem_limit"])) == (1.5, 2 * 1024**3)
+    assert service["memswap_limit"] == service["mem_limit"]  # no swap on top of it
     assert service["volumes"][1]["source"] == service["volumes"][1]["target"] == "/data/runs"
 
 

@@ -6,8 +6,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from cluster.compose.devices import fabric_commands, fabric_nic, side_device
-from cluster.compose.entry import links_from
-from cluster.errors import NodeError, UnitError
+from cluster.errors import NodeError
 from cluster.nodes import Node
 from cluster.shaping import Side
 
@@ -67,28 +66,3 @@ def test_the_commands() -> None:
 def test_each_side_has_its_device() -> None:
     devices = {side: side_device(NODE, side)[1] for side in Side}
     assert devices == {Side.OUT: "eth1", Side.IN: "ifb0", Side.INSIDE: "lo"}
-
-
-ENVIRONMENT = {
-    "DDPLAB_RATE": "50mbit",
-    "DDPLAB_MTU": "1400",
-    "DDPLAB_DELAY": "10ms",
-    "DDPLAB_JITTER": "1ms",
-    "DDPLAB_LOSS": "0.1%",
-    "DDPLAB_INTRA_RATE": "1gbit",
-}
-
-
-def test_links_come_from_the_environment() -> None:
-    found = links_from(ENVIRONMENT)
-    nic, inside = found.inter_node, found.intra_node
-    assert (nic.rate_bits_per_s, nic.mtu, inside.rate_bits_per_s) == (50 * 10**6, 1400, 10**9)
-    assert (nic.delay_s, nic.jitter_s, nic.loss_ratio) == (0.01, 0.001, 0.001)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("DDPLAB_RATE", "50mbps"), ("DDPLAB_DELAY", "10"), ("DDPLAB_MTU", "x")]
-)
-def test_what_is_not_understood_is_refused(name: str, value: str) -> None:
-    with pytest.raises((UnitError, ValueError)):
-        links_from({**ENVIRONMENT, name: value})

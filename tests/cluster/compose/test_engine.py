@@ -1,12 +1,15 @@
 """Where the engine is looked for, and what is said where it does not do what it is asked."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
-from cluster.compose.engine import DEFAULT_HOST, engine_fault, engine_host
+from cluster.compose import backend, engine
+from cluster.compose.engine import DEFAULT_HOST, Engine, engine_fault, engine_host
 from cluster.compose.file import project_name
+from cluster.errors import HostError
 
 
 def context(folder: Path, name: str, host: str) -> None:
@@ -36,6 +39,37 @@ def test_a_spoilt_configuration_is_no_configuration(tmp_path: Path, spoilt: str)
     assert engine_host({"DOCKER_CONFIG": str(tmp_path)}) == DEFAULT_HOST
 
 
+@pytest.mark.parametrize("endpoints", [None, {}, {"docker": {}}, {"kubernetes": {"Host": "x"}}])
+def test_a_context_without_an_engine_is_none(tmp_path: Path, endpoints: object) -> None:
+    context(tmp_path, "own", "unix:///own")
+    (meta,) = tmp_path.glob("contexts/meta/*/meta.json")
+    meta.write_text(json.dumps({"Name": "own", "Endpoints": endpoints}))
+    assert engine_host({"DOCKER_CONFIG": str(tmp_path), "DOCKER_CONTEXT": "own"}) == DEFAULT_HOST
+
+
+@pytest.mark.parametrize("host", ["tcp://here:port", "here"])
+def test_a_host_that_is_none_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    (tmp_path / "docker").write_text("")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(HostError, match="the Docker engine") as caught:
+        Engine.connect()
+    assert host in str(caught.value.seen)
+
+
+@pytest.mark.parametrize("host", ["tcp://10.0.0.1:2376", "ssh://far", "http://127.0.0.1:2375"])
+def test_an_engine_of_another_machine_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    monkeypatch.setattr(backend.shutil, "which", lambda name: f"/bin/{name}")
+    fit = backend.COMPOSE.fit()
+    assert not fit.ok and fit.reason.endswith(f"may be on another machine ({host})")
+
+
 @pytest.mark.parametrize(
     ("seen", "message", "fix"),
     [
@@ -53,3 +87,18 @@ def test_what_is_said(seen: str, message: str, fix: str) -> None:
 
 def test_the_lab_without_a_name_is_the_project_of_the_file() -> None:
     assert (project_name("default"), project_name("b")) == ("ddplab", "ddplab-b")
+
+
+def test_an_engine_that_is_silent_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker").write_text("")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(engine, "ANSWER_TIMEOUT_S", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
+        with pytest.raises(HostError, match="the Docker engine does not answer"):
+            Engine.connect()

@@ -1,9 +1,7 @@
-"""The name of the nodes' image, what it is built from, and that a half one never gets the name."""
+"""Building the nodes' image: once, from what it needs, and a half one never gets its name."""
 
 import fcntl
 import os
-import re
-import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -11,86 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
-from docker.errors import APIError
-from docker.utils import exclude_paths
 
 from cluster.compose import image
-from cluster.compose.engine import Engine
-from cluster.compose.image import DEFAULT_TAG, ensure_image, image_name, node_pins
-from cluster.compose.wheels import Target
+from cluster.compose.image import DEFAULT_TAG, ensure_image, image_name
 from cluster.errors import HostError
+from tests.cluster.compose.fake_engine import BAD, GOOD, engine
 
-pytestmark = pytest.mark.usefixtures("project")
+pytestmark = pytest.mark.usefixtures("checkout")
 ROOT = Path(__file__).parents[3]
-GOOD = [{"stream": "Step 1/2 : FROM base\n"}, {"stream": "Successfully built 0123abcd\n"}]
-BAD = [
-    {"stream": "ERROR: No matching distribution found for click\n"},
-    {"stream": "Removing intermediate container 99\n"},
-    {"error": "The command '/bin/sh -c pip' returned a non-zero code: 1"},
-]
-
-
-class FakeApi:
-    """An engine's API that has some images, and remembers what it was asked for."""
-
-    def __init__(self, says: list[dict[str, str]], *images: str) -> None:
-        self.says, self.images, self.asked = says, set(images), []
-        self.context: dict[str, str] = {}
-
-    def build(self, **options: Any) -> Iterator[dict[str, str]]:
-        folder = Path(options["path"])
-        self.asked.append(("build", options["tag"], options["buildargs"]))
-        self.context = {
-            str(path.relative_to(folder)): path.read_text()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
-        return (part for part in self.says)
-
-    def tag(self, built: str, repository: str, tag: str) -> None:
-        self.asked.append(("tag", built, f"{repository}:{tag}"))
-        self.images.add(f"{repository}:{tag}")
-
-    def prune_images(self, filters: dict[str, Any]) -> None:
-        self.asked.append(("prune", filters))
-
-    def pull(self, base: str, **_: Any) -> list[dict[str, str]]:
-        self.asked.append(("pull", base))
-        if base == "refused":
-            raise APIError("500", None, "no such host")
-        return [{"status": "pulling"}, {"error": "manifest unknown"}]
-
-
-class FakeEngine(Engine):
-    """An engine of which only the API and the images are looked at."""
-
-    def has_image(self, name: str) -> bool:
-        return name in self.api.images  # type: ignore[attr-defined]
-
-
-def engine(says: list[dict[str, str]] = GOOD, *images: str) -> tuple[FakeEngine, FakeApi]:
-    api = FakeApi(says, *images)
-    return FakeEngine(api, "unix:///fake"), api  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of which the image is made; its packages come from nowhere."""
-    project = tmp_path / "project"
-    (project / "images").mkdir(parents=True)
-    for name in ("constraints.txt", "pyproject.toml", "images/Dockerfile"):
-        shutil.copy(ROOT / name, project / name)
-    monkeypatch.setattr(image, "PROJECT", project)
-    monkeypatch.delenv(image.BASE_VARIABLE, raising=False)
-    monkeypatch.setattr(image, "state_root", lambda *_: tmp_path)
-    monkeypatch.setattr(image, "about_base", lambda *_: Target((3, 11), "x86_64", (2, 36)))
-    monkeypatch.setattr(
-        image, "collect", lambda pins, _, folder: (folder / "pins").write_text("\n".join(pins))
-    )
-    return project
 
 
 class Timer:
@@ -103,97 +31,6 @@ class Timer:
     def __call__(self) -> Iterator[None]:
         self.num_waits += 1
         yield
-
-
-# --- the name
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("images/Dockerfile", "FROM base", "FROM base  "),
-        ("constraints.txt", "torch==", "torch==9."),
-        ("constraints.txt", "numpy==", "numpy==9."),
-        ("pyproject.toml", '"numpy>=', '"numpy>=9.'),
-    ],
-)
-def test_another_input_is_another_image(project: Path, file: str, old: str, new: str) -> None:
-    before = image_name(engine()[0])
-    assert re.fullmatch("ddplab-node:[0-9a-f]{12}", before)
-    text = (project / file).read_text()
-    assert old in text
-    (project / file).write_text(text.replace(old, new))
-    assert image_name(engine()[0]) != before
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("constraints.txt", "pytest==", "pytest==9."),
-        ("constraints.txt", "docker==", "docker==9."),
-        ("pyproject.toml", '"pytest>=', '"pytest>=9.'),
-        ("pyproject.toml", "line-length", "other-length"),
-    ],
-)
-def test_what_nodes_do_not_run_with_does_not_count(
-    project: Path, file: str, old: str, new: str
-) -> None:
-    before = image_name(engine()[0])
-    text = (project / file).read_text()
-    assert old in text
-    (project / file).write_text(text.replace(old, new))
-    assert image_name(engine()[0]) == before
-
-
-def test_the_base_is_the_one_asked_for_or_made_here_or_pythons_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bare, local = engine()[0], engine(GOOD, image.LOCAL_BASE)[0]
-    assert image.base_image(bare) == "python:3.11-slim-bookworm"
-    assert image.base_image(local) == "ddplab-base:bookworm"
-    monkeypatch.setenv("DDPLAB_BASE_IMAGE", "mine:1")
-    assert image.base_image(local) == "mine:1"
-    named = image_name(local)
-    monkeypatch.setenv("DDPLAB_BASE_IMAGE", "mine:2")
-    assert image_name(local) != named
-
-
-# --- what it is built from
-
-
-def test_all_that_ddplab_runs_with_is_pinned_for_nodes() -> None:
-    pins = node_pins((ROOT / "constraints.txt").read_text())
-    pinned = set(re.findall(r"^([a-z0-9-]+)==", pins, re.MULTILINE))
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needs = {re.split("[<>=]", need)[0] for need in document["project"]["dependencies"]}
-    assert needs <= pinned
-    assert {"sympy", "pydantic-core"} <= pinned  # and what these need
-    assert not {"pytest", "docker", "starlette"} & pinned
-
-
-def test_by_hand_no_more_of_the_checkout_is_sent_than_the_build_needs(tmp_path: Path) -> None:
-    files = ("README.md", "ddp/__init__.py", "runs/1/run.json", ".venvs/1/bin/python", ".git/HEAD")
-    needed = ("constraints.txt", "pyproject.toml", "images/Dockerfile", "images/wheels/a.whl")
-    for name in (*files, *needed, "images/grafana/a.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    sent = exclude_paths(str(tmp_path), [line for line in lines if line and line[0] != "#"])
-    assert {name for name in sent if (tmp_path / name).is_file()} == set(needed)
-
-
-def test_the_last_stage_has_no_setting_and_installs_nothing() -> None:
-    text = re.sub(r"\\\n|^\s*#.*\n", "", (ROOT / "images" / "Dockerfile").read_text(), flags=re.M)
-    *_, last = re.split(r"^(?=FROM )", text, flags=re.M)
-    words = [line.split()[0] for line in last.splitlines() if line.strip()]
-    assert words.count("COPY") == 2
-    assert not {"ARG", "ENV", "ADD"} & set(words)
-    assert "pip" not in last.lower()
-    (base,) = re.findall(r"^FROM \S+ AS base\n(.*?)^FROM", text, re.M | re.S)
-    assert "PIP" not in base
-
-
-# --- building it
 
 
 def test_an_image_that_is_there_is_not_built() -> None:

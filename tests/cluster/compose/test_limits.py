@@ -28,11 +28,13 @@ def test_what_the_file_is_filled_in_with() -> None:
     assert (filled()["DDPLAB_CPUS"], filled()["DDPLAB_MEMORY"]) == ("0", "0")
     both = filled(cpus=1.5, memory="2GB")
     assert (both["DDPLAB_CPUS"], both["DDPLAB_MEMORY"]) == ("1.5", "2000000000")
+    assert filled(cpus=1.2345678)["DDPLAB_CPUS"] == "1.2345678"
 
 
 def test_limits_that_hold() -> None:
     require_limits(BOTH, [container(1.5, 2 * 10**9)] * 2)
     require_limits(LimitsSpec(), [container(0, 0), {"HostConfig": {}}])
+    require_limits(LimitsSpec(cpus=1.2345), [container(1.234500096, 0)])  # as Compose makes it
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_limits_that_hold() -> None:
         (BOTH, container(0, 2 * 10**9)),
         (BOTH, container(1.5, 0)),  # a kernel without the memory controller
         (BOTH, container(1.5, 2 * 2**30)),
+        (BOTH, container(1.501, 2 * 10**9)),
         (LimitsSpec(), container(1.5, 0)),  # of nodes that were started by hand
     ],
 )

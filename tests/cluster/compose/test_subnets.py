@@ -16,6 +16,8 @@ NETWORKS = [
 ]
 ROUTES = [
     {"dst": "default", "dev": "eth9"},
+    {"dst": "0.0.0.0/1", "dev": "tun0"},  # a VPN's way to say default
+    {"dst": "128.0.0.0/1", "dev": "tun0"},
     {"dst": "10.1.0.0/16", "dev": "eth9"},
     {"dst": "10.1.2.3", "dev": "eth9", "type": "local"},
     {"dst": "10.1.255.255", "dev": "eth9", "type": "broadcast"},

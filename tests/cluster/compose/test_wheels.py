@@ -51,6 +51,16 @@ def test_each_pin_comes_as_the_wheel_for_the_nodes_python(shelf: Path, tmp_path:
     assert {path.name for path in (tmp_path / "got").iterdir()} == wanted
 
 
+def test_a_pip_that_does_not_end_is_told(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(shelf, "torch", "2.13.0+cpu")
+    monkeypatch.setattr(wheels, "TIMEOUT_S", 0.001)
+    with pytest.raises(HostError, match="could not be downloaded") as caught:
+        collect(["torch==2.13.0+cpu"], TARGET, tmp_path / "got")
+    assert "pip did not end within" in str(caught.value.seen)
+
+
 def test_what_pip_cannot_get_is_said_with_its_own_words(shelf: Path, tmp_path: Path) -> None:
     write_wheel(shelf, "torch", "2.13.0+cpu")
     with pytest.raises(HostError) as caught:

@@ -1,10 +1,8 @@
 """A real exporter meets the Prometheus of a lab, for which addresses of the loopback stand in."""
 
 import os
-import signal
 import socket
 import urllib.request
-from collections.abc import Iterator
 from ipaddress import IPv4Interface
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,31 +17,11 @@ from jobs.server import monitoring
 from jobs.server import process as verbs
 from jobs.server.monitoring import Watching, watch
 from jobs.server.ports import GATEWAY_PORT
-from jobs.server.process import Serving, end_unwanted, serving
+from jobs.server.process import Serving, serving
 from tests.jobs.run_folders import ended
-from tests.jobs.server_labs import Labs, eventually, exporters
+from tests.jobs.server_labs import Labs, eventually
 
 PAGES = {"grafana": "http://127.0.0.1:3000/", "prometheus": "http://127.0.0.1:9090/"}
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "state").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
-    return tmp_path / "state" / "ddplab"
-
-
-@pytest.fixture
-def labs(state: Path) -> Iterator[Labs]:
-    made = Labs()
-    yield made
-    for name in made.holders:
-        made.kill(name)
-    end_unwanted()
-    all_ended = eventually(lambda: exporters(state) == [])
-    for pid in exporters(state):
-        os.kill(pid, signal.SIGKILL)
-    assert all_ended
 
 
 @pytest.fixture
@@ -95,7 +73,7 @@ def test_what_was_asked_for_is_there_or_it_fails(tmp_path: Path, labs: Labs) -> 
         labs.up("a")
     with pytest.raises(LabExists, match='lab "a" is up without Prometheus') as told:
         watch(exporter, lab("a", None), asked=True)
-    assert "MONITORING=1" in str(told.value)
+    assert told.value.fix == ("make cluster-down LAB=a && make cluster-up LAB=a MONITORING=1",)
 
 
 def test_without_an_exporter_it_is_said_why(gateway: IPv4Interface) -> None:
@@ -122,4 +100,6 @@ def test_a_folder_that_is_gone_is_told(
         labs.up("a")
     assert exporter.place is not None
     exporter.place.remove()
-    assert "No such file" in (watch(exporter, lab("a", gateway), asked=True).fault or "")
+    found = watch(exporter, lab("a", gateway), asked=True)
+    assert found.pages == PAGES
+    assert "No such file" in (found.fault or "")

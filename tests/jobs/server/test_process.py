@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,27 +22,6 @@ from tests.jobs.run_folders import ended
 from tests.jobs.server_labs import Labs, eventually, exporters
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "state").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
-    return tmp_path / "state" / "ddplab"
-
-
-@pytest.fixture
-def labs(state: Path) -> Iterator[Labs]:
-    """Whatever a test leaves is ended after it."""
-    made = Labs()
-    yield made
-    for name in made.holders:
-        made.kill(name)
-    end_unwanted()
-    all_ended = eventually(lambda: exporters(state) == [])
-    for pid in exporters(state):
-        os.kill(pid, signal.SIGKILL)
-    assert all_ended
 
 
 def bring_up(labs: Labs, runs: Path, name: str) -> str:
