@@ -87,9 +87,9 @@ def test_an_address_that_nobody_has_is_told(
     monkeypatch.setattr(monitoring, "ANSWER_TIMEOUT_S", 0.5)
     with serving(tmp_path / "runs", "a") as exporter:
         labs.up("a")
-    found = watch(exporter, lab("a", IPv4Interface("127.0.0.0/8")), asked=True)
+    found = watch(exporter, lab("a", IPv4Interface("255.255.255.255/32")), asked=True)
     assert found.pages == PAGES
-    assert "does not answer Prometheus at 127.0.0.0:9440" in (found.fault or "")
+    assert "does not answer Prometheus at 255.255.255.255:9440" in (found.fault or "")
 
 
 def test_a_folder_that_is_gone_is_told(
