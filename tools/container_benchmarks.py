@@ -12,12 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from jobs.runinfo import PROJECT
 from tools.timing import ddplab, first_step_s, row
 
 BACKENDS = ("compose", "netns")
 TURNS = 5
 UP_REPEATS = 3
 PACED = ("--set", "model.kind=paced", "--set", "pace=null", "--steps", "30")
+TEXT = PROJECT / "README.md"
+"""The usual text is that of the Python that runs, which may be another one in a container."""
 SAME = ("plan_sha256", "params_sha256", "inter_node_bytes_per_step")
 
 
@@ -73,7 +76,18 @@ def agreement_lines(name: str) -> Iterator[str]:
 def run(lab: str) -> dict[str, Any]:
     """The summary of a run of the job whose computing only sleeps."""
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "run", "hier", "--lab", lab, "--json", *PACED],
+        [
+            sys.executable,
+            "-m",
+            "jobs.cli",
+            "run",
+            "hier",
+            "--lab",
+            lab,
+            "--json",
+            *PACED,
+            f"--data={TEXT}",
+        ],
         capture_output=True,
         text=True,
         check=False,
