@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ddp.errors import DdpError, ReductionFailed, UsageError
     from ddp.executor import Collective, NoCollective
     from ddp.fabric import Fabric
+    from ddp.hooks import HookState, reduce_hook
     from ddp.parallel import DistributedDataParallel
     from ddp.plan import ReductionPlan
     from ddp.reference import Reference
@@ -22,11 +23,13 @@ __all__ = [
     "DdpError",
     "DistributedDataParallel",
     "Fabric",
+    "HookState",
     "NoCollective",
     "ReductionFailed",
     "ReductionPlan",
     "Reference",
     "UsageError",
+    "reduce_hook",
 ]
 
 _MODULES = {
@@ -35,11 +38,13 @@ _MODULES = {
     "DdpError": "ddp.errors",
     "DistributedDataParallel": "ddp.parallel",
     "Fabric": "ddp.fabric",
+    "HookState": "ddp.hooks",
     "NoCollective": "ddp.executor",
     "ReductionFailed": "ddp.errors",
     "ReductionPlan": "ddp.plan",
     "Reference": "ddp.reference",
     "UsageError": "ddp.errors",
+    "reduce_hook": "ddp.hooks",
 }
 
 

@@ -1,54 +1,25 @@
 """What all ranks must say alike before a model is wrapped, and the plan that follows from it.
 
-Owns the options, the description of a module, their comparison, and the making of a
-ReductionPlan. Every rank compares the same facts, so every rank raises the same text.
+Owns the description of a module, its comparison, and the making of a ReductionPlan. Every rank
+compares the same facts, so every rank raises the same text.
 """
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ddp.algorithms import ALGORITHMS, find_algorithm
+from ddp.algorithms import ALGORITHMS
 from ddp.bucket import status_numel
-from ddp.errors import DdpError, UsageError
+from ddp.errors import DdpError, TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.failure import leave_together
-from ddp.membership import Facts, Membership, fabric_from, node_identity
+from ddp.membership import Facts, Membership, PrivateGroup, fabric_from, node_identity
+from ddp.options import Options
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments, make_buckets
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of DistributedDataParallel that must be the same on every rank."""
-
-    algorithm: str
-    ring_order: str
-    ring_seed: int
-    segments: int | Literal["auto"]
-    bucket_cap_mb: float
-    first_bucket_mb: float
-    overlap: bool
-    per_parameter: bool
-    broadcast_buffers: bool
-    gradient_as_bucket_view: bool
-    timeout_s: float
-
-    def __post_init__(self) -> None:
-        # at once: without it there is no saying how long to wait for the other ranks
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            raise UsageError(f"timeout_s={self.timeout_s!r}: a number of seconds above 0")
-
-    def check(self, *, registered: bool) -> None:
-        """Raises UsageError. `registered`: the algorithm is one of ours, given by name."""
-        if registered:
-            find_algorithm(self.algorithm)
-        if self.segments != "auto" and (type(self.segments) is not int or self.segments < 1):
-            raise UsageError(f"segments={self.segments!r}: 'auto', or a whole number from 1 on")
 
 
 def agree(
@@ -83,6 +54,29 @@ def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     ]
 
 
+Shapes = dict[str, tuple[int, bool, torch.dtype, torch.Size, torch.device]]
+
+
+def parameter_shapes(module: nn.Module) -> Shapes:
+    """What must not change about the parameters while the module is wrapped."""
+    return {
+        name: (id(p), p.requires_grad, p.dtype, p.shape, p.device)
+        for name, p in module.named_parameters()
+    }
+
+
+def changed_since(before: Shapes, module: nn.Module) -> str | None:
+    """The first parameter that is not as it was, in words."""
+    now = parameter_shapes(module)
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            return (
+                f"parameter {name!r} was frozen, unfrozen, replaced, converted, added or removed "
+                "after wrapping; close the wrapper, and wrap the module as it is now on every rank"
+            )
+    return None
+
+
 def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -112,6 +106,10 @@ def check_module(module: nn.Module) -> None:
             raise UsageError(f"{name!r} has no shape yet: run one forward before wrapping")
         if tensor.device.type != "cpu":
             raise UsageError(f"{name!r} is on {tensor.device}: only CPU tensors are reduced so far")
+    for name, part in module.named_modules():
+        layer = isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        if layer and part.sparse and part.weight.requires_grad:
+            raise UsageError(f"{name or 'the module'!r} makes sparse gradients: use sparse=False")
     if not trainable(module):
         raise UsageError(
             "no parameter of the module requires a gradient, so there is nothing to reduce; "
@@ -154,10 +152,20 @@ def _tensor_text(tensor: list[Any]) -> str:
 
 
 def make_plan(
-    module: nn.Module, options: Options, fabric: Fabric, world_size: int
+    module: nn.Module,
+    options: Options,
+    fabric: Fabric,
+    world_size: int,
+    ready_order: Sequence[int] | None = None,
 ) -> ReductionPlan:
-    """The plan for `module`, from what all ranks agreed on."""
+    """The plan for `module`, from what all ranks agreed on.
+
+    `ready_order`: places in `trainable(module)`, as a backward completed them; None: from last
+    to first.
+    """
     parameters = trainable(module)
+    if ready_order is not None:
+        parameters = [parameters[place] for place in reversed(ready_order)]
     buckets = make_buckets(
         [(name, p.numel(), dtype_name(p), p.element_size()) for name, p in parameters],
         options.bucket_cap_mb,
@@ -167,11 +175,45 @@ def make_plan(
     layouts = []
     for dtype, names, numels in buckets:
         kind: torch.dtype = getattr(torch, dtype)
-        layout = BucketLayout(dtype, names, numels, 1, status_numel(kind, world_size))
+        num_used = len(names) if options.allows_unused else 0
+        layout = BucketLayout(dtype, names, numels, 1, status_numel(kind, world_size, num_used))
         layouts.append(replace(layout, segments=_segments(options, layout.numel * kind.itemsize)))
     return ReductionPlan(
         options.algorithm, options.ring_order, options.ring_seed, fabric.node_of, tuple(layouts)
     )
+
+
+def agree_on_rebuilt(
+    group: PrivateGroup,
+    module: nn.Module,
+    options: Options,
+    plan: ReductionPlan,
+    ready_order: Sequence[str],
+) -> ReductionPlan:
+    """The plan that follows from the order in which gradients came on rank 0; `plan` where each
+    bucket would hold the same parameters as before. Raises TransportError where ranks disagree.
+    """
+    places = {name: place for place, (name, _) in enumerate(trainable(module))}
+    order = torch.tensor([places[name] for name in ready_order])
+    group.broadcast_bytes([order])
+    fabric = Fabric(plan.node_of)
+    rebuilt = make_plan(module, options, fabric, len(plan.node_of), order.tolist())
+    rebuilt = replace(rebuilt, algorithm=plan.algorithm)
+    if _contents(rebuilt) == _contents(plan):
+        rebuilt = plan
+    ours = torch.tensor(list(bytes.fromhex(rebuilt.sha256)), dtype=torch.uint8)
+    theirs = ours.clone()
+    group.broadcast_bytes([theirs])
+    if not theirs.equal(ours):
+        raise TransportError(
+            "this rank made another reduction plan than rank 0 of the same order of gradients; "
+            "run the same version of this package on every rank"
+        )
+    return rebuilt
+
+
+def _contents(plan: ReductionPlan) -> list[frozenset[str]]:
+    return [frozenset(bucket.parameters) for bucket in plan.buckets]
 
 
 def _segments(options: Options, num_bytes: int) -> int:

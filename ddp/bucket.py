@@ -1,12 +1,13 @@
 """Bucket: the gradients that are reduced together, in one buffer, with a few words of status.
 
 Owns the memory, the views that become `param.grad`, and the status that is summed along with the
-gradients: whether any rank gave up, and a fingerprint of the bucket's parameters. Does not decide
-when a bucket is reduced.
+gradients: whether any rank gave up, a fingerprint of the bucket's parameters and, where parameters
+may be unused, which of them were used. Does not decide when a bucket is reduced.
 
-The status is `poison` (1 from each rank that gave up) and the 64 bits of the fingerprint, cut
-into pieces so small that their sum over all ranks is exact in the bucket's dtype. Parameters are
-equal everywhere if each rank finds every sum to be its own piece times the number of ranks.
+The status is `poison` (1 from each rank that gave up), the 64 bits of the fingerprint, cut into
+pieces so small that their sum over all ranks is exact in the bucket's dtype, and perhaps a word
+for each parameter (1 from each rank that used it). Parameters are equal everywhere if each rank
+finds every sum to be its own piece times the number of ranks.
 """
 
 import math
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 from ddp.errors import PlanError
-from ddp.plan import BucketLayout
+from ddp.plan import BucketLayout, ReductionPlan
 
 FINGERPRINT_BITS = 64
 # multipliers of generators modulo 2**64: L'Ecuyer's and Knuth's
@@ -32,6 +33,7 @@ class Status:
 
     num_poisoned: int
     parameters_differ: bool
+    used: tuple[bool, ...] = ()  # by parameter: on any rank; empty where nobody asks
 
 
 class Bucket:
@@ -51,46 +53,61 @@ class Bucket:
         device, dtype = parameters[0].device, parameters[0].dtype
         self.buffer = torch.zeros(layout.numel, dtype=dtype, device=device)
         sizes = [sum(layout.numels), layout.status_numel]
-        self.gradients, self._status = torch.split(self.buffer, sizes)
+        self.gradients, self.status = torch.split(self.buffer, sizes)
         self.views = tuple(
             part.view(parameter.shape)
             for part, parameter in zip(
                 torch.split(self.gradients, list(layout.numels)), parameters, strict=True
             )
         )
+        self.is_last = False
         self._pieces: list[int] = []
+        # on any rank, as the last status read says; on all until then
+        self.used = (True,) * len(self.parameters)
+        self.asks_for_use = layout.status_numel > status_numel(dtype, world_size)
 
     @property
     def num_bytes(self) -> int:
         """Gradient bytes, without the status."""
         return self.gradients.numel() * self.gradients.element_size()
 
-    def write_status(self, *, poisoned: bool) -> None:
+    def write_status(self, *, poisoned: bool, used: Sequence[bool] = ()) -> None:
+        """`used`: by parameter, on this rank; left out where nobody asks."""
         bits = bits_per_piece(self.buffer.dtype, self.world_size)
         value = fingerprint(self.parameters)
         self._pieces = [
             value >> shift & (1 << bits) - 1 for shift in range(0, FINGERPRINT_BITS, bits)
         ]
-        words = [int(poisoned), *self._pieces]
-        self._status.copy_(torch.tensor(words, dtype=torch.float64))
+        words = [int(poisoned), *self._pieces, *map(int, used if self.asks_for_use else ())]
+        self.status.copy_(torch.tensor(words, dtype=torch.float64))
 
     def read_status(self) -> Status:
         """What all ranks wrote, after the buffer was summed."""
-        status = (
-            torch.view_as_real(self._status)[:, 0] if self.buffer.is_complex() else self._status
-        )
-        num_poisoned, *pieces = (int(word) for word in status.tolist())
+        status = torch.view_as_real(self.status)[:, 0] if self.buffer.is_complex() else self.status
+        num_poisoned, *words = (int(word) for word in status.tolist())
         expected = [piece * self.world_size for piece in self._pieces]
-        return Status(num_poisoned, parameters_differ=pieces != expected)
+        pieces, used = words[: len(expected)], words[len(expected) :]
+        return Status(num_poisoned, pieces != expected, tuple(word > 0 for word in used))
 
     def average(self) -> None:
         """Turn the sum over ranks into their mean."""
         self.gradients.div_(self.world_size)
 
 
-def status_numel(dtype: torch.dtype, world_size: int) -> int:
-    """How many elements the status takes in a bucket of `dtype`."""
-    return 1 + math.ceil(FINGERPRINT_BITS / bits_per_piece(dtype, world_size))
+def make_all(plan: ReductionPlan, module: Module) -> list[Bucket]:
+    """The buckets of a plan, over the parameters of `module`."""
+    parameters = dict(module.named_parameters())
+    buckets = [
+        Bucket(index, layout, [parameters[name] for name in layout.parameters], len(plan.node_of))
+        for index, layout in enumerate(plan.buckets)
+    ]
+    buckets[-1].is_last = True
+    return buckets
+
+
+def status_numel(dtype: torch.dtype, world_size: int, num_used: int = 0) -> int:
+    """How many elements the status takes in a bucket of `dtype`, of which `num_used` tell use."""
+    return 1 + math.ceil(FINGERPRINT_BITS / bits_per_piece(dtype, world_size)) + num_used
 
 
 def bits_per_piece(dtype: torch.dtype, world_size: int) -> int:

@@ -1,18 +1,19 @@
 """The communication thread of one wrapper: reduces buckets one after another, in the order given.
 
-Owns what happens to a bucket once its gradients are there: status, reduction, mean, timing, and
-how a failure ends it. When a bucket may go is decided by the reducer.
+Owns what happens to a bucket once its gradients are there: status, reduction or hook, mean, timing,
+and how a failure ends it. When a bucket may go is decided by the reducer.
 """
 
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic_ns
+from time import monotonic, monotonic_ns, sleep
 
 import torch
 
 from ddp.bucket import Bucket
+from ddp.comm_hook import CommHook
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause
@@ -21,12 +22,18 @@ from ddp.timing import BucketTiming, Traffic
 
 @dataclass(frozen=True)
 class Submission:
-    """A bucket to be reduced. `poisoned`: this rank gave up; the gradients mean nothing."""
+    """A bucket to be reduced. `poisoned`: this rank gave up; the gradients mean nothing.
+
+    `used`: by parameter, whether this rank has a gradient for it. `hook` takes the place of the
+    collective for the gradients; the status still goes through the collective.
+    """
 
     bucket: Bucket
     collective: Collective
     ready_ns: int
     poisoned: bool
+    used: tuple[bool, ...] = ()
+    hook: CommHook | None = None
 
 
 class CommunicationThread:
@@ -68,6 +75,12 @@ class CommunicationThread:
                 if self._num_open and not self._thread.is_alive():
                     raise TransportError("the communication thread has gone")
 
+    def wait_for_failure(self, timeout_s: float) -> None:
+        """Returns sooner where a bucket fails."""
+        deadline = monotonic() + timeout_s
+        while self._failure is None and monotonic() < deadline:
+            sleep(0.01)
+
     def take(self) -> tuple[list[BucketTiming], Traffic]:
         """What was reduced since the last call."""
         timings, self._timings = self._timings, []
@@ -104,15 +117,17 @@ class CommunicationThread:
         self._stop(reason)
 
     def _reduce(self, submission: Submission) -> None:
-        bucket, collective = submission.bucket, submission.collective
+        bucket = submission.bucket
         start_ns = monotonic_ns()
-        alone = collective.name == NoCollective.name
-        if not alone:
-            bucket.write_status(poisoned=submission.poisoned or self._poisoned)
-        traffic = collective.all_reduce(bucket.buffer, bucket.layout.segments, bucket.index)
-        if not alone:
-            self._check(bucket)
-            bucket.average()
+        if submission.collective.name == NoCollective.name:
+            bucket.used = submission.used or bucket.used
+            traffic = submission.collective.all_reduce(
+                bucket.buffer, bucket.layout.segments, bucket.index
+            )
+        else:
+            poisoned = submission.poisoned or self._poisoned
+            bucket.write_status(poisoned=poisoned, used=submission.used)
+            traffic = (self._with_hook if submission.hook else self._without_hook)(submission)
         self._timings.append(
             BucketTiming(
                 bucket.index, bucket.num_bytes, submission.ready_ns, start_ns, monotonic_ns()
@@ -120,8 +135,26 @@ class CommunicationThread:
         )
         self._traffic = _sum(self._traffic, traffic)
 
-    def _check(self, bucket: Bucket) -> None:
+    def _without_hook(self, submission: Submission) -> Traffic:
+        bucket, collective = submission.bucket, submission.collective
+        traffic = collective.all_reduce(bucket.buffer, bucket.layout.segments, bucket.index)
+        self._check(bucket)
+        bucket.average()
+        return traffic
+
+    def _with_hook(self, submission: Submission) -> Traffic:
+        """The status first: where a rank gave up, no rank calls its hook."""
+        bucket = submission.bucket
+        submission.collective.all_reduce(bucket.status, 1, bucket.index)
+        if self._check(bucket):
+            assert submission.hook is not None
+            submission.hook(bucket)
+        return Traffic(None, None)
+
+    def _check(self, bucket: Bucket) -> bool:
+        """Whether all ranks go on to the end of this bucket; they all find the same."""
         status = bucket.read_status()
+        bucket.used = status.used or bucket.used
         if status.num_poisoned:  # every rank reads this in the same bucket, and stops with it
             self._stop(self._first_cause.read() or "a rank gave up; its reason is out of reach")
         elif status.parameters_differ:
@@ -132,6 +165,7 @@ class CommunicationThread:
                 "settings or gradients on some ranks. Start again from one checkpoint"
             )
             self._poisoned = True  # ranks that saw no difference learn it from the next bucket
+        return not status.num_poisoned
 
     def _stop(self, reason: str) -> None:
         self._failure = reason

@@ -4,25 +4,29 @@ Owns the wrapper's behaviour as a module. What ranks agree on first is `agreemen
 during backward is `reducer`.
 """
 
-import ctypes
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from ddp import agreement
-from ddp.bucket import Bucket
+from ddp.between import between_steps
+from ddp.bucket import make_all
 from ddp.calibrate import Calibration, calibrate
-from ddp.errors import TransportError, UsageError
+from ddp.comm_hook import CommHook, Hook, agree_on_hook
+from ddp.digest import sha256_of
+from ddp.errors import UsageError
 from ddp.executor import Collective, NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause
+from ddp.join import Roll
 from ddp.membership import Membership
+from ddp.options import OPTION_NAMES, Options
+from ddp.outputs import find_tensors
 from ddp.plan import ReductionPlan
 from ddp.reducer import Reducer
 from ddp.timing import StepCommunication
@@ -36,6 +40,9 @@ class DistributedDataParallel(nn.Module):
     algorithm: a name in ddp.algorithms.ALGORITHMS, or a Collective.
     ring_order, ring_seed: how a ring visits ranks. segments: parts of a bucket in flight.
     overlap: reduce during backward, else after it. per_parameter: a bucket for each parameter.
+    explicit_sync (with overlap=False): nothing is reduced before `sync_grads()` is called.
+    rebuild_buckets: after the first backward, by the order in which gradients came on rank 0.
+    lesson_deadlock: wait for an unused parameter as naive wrappers do for ever; for teaching.
     fabric: where ranks live; None: found out (DDPLAB_NODE, GROUP_RANK, else the kernel).
     timeout_s: the longest wait for a peer.
 
@@ -44,15 +51,22 @@ class DistributedDataParallel(nn.Module):
 
     What differs from torch's class:
     - The sum is divided by the number of ranks afterwards. With `noop`, gradients stay local.
-    - A parameter that gets no gradient in a backward stops all ranks, by name, at its end. So does
-      a sparse gradient, a second gradient in one backward, a gradient with a graph.
+    - A parameter that gets no gradient in a backward stops all ranks, by name, at its end, unless
+      find_unused_parameters or static_graph is set; then a gradient that no rank has stays as it
+      was. So does a second gradient in one backward (without static_graph), or one with a graph.
+      Layers with sparse gradients are refused.
     - `param.grad` is a view of bucket memory by default: a reference kept to it changes later.
     - The last forward with gradients enabled decides whether backwards synchronise (`no_sync`).
-      Every backward is reduced, a second one through the same graph too. `autograd.grad` is local.
+      Every backward is reduced, a second one through the same graph too, and one through
+      `.module` as the last forward decided. `autograd.grad` is local.
+    - An optimizer of torch that is about to use gradients that were not reduced raises.
     - Buffers are broadcast before a forward in training mode with gradients enabled and outside
       no_sync. No other forward communicates: one rank may evaluate alone.
     - Parameters without elements are left to autograd. With bucket_cap_mb given, the first bucket
       still has first_bucket_mb. Copying or pickling the wrapper is refused: use `.module`.
+    - Keys of state_dict begin with "module.", as torch's do; load into `.module` what has none.
+    - The mean is over ranks: where batches differ in size, weight each rank's loss.
+    - `join` ends the loop on all ranks when the first runs out of data. Hooks have their thread.
     - Parameters are compared across ranks in every step, by fingerprint: drift stops all ranks.
     After ReductionFailed the wrapper is dead on every rank, and says so.
     """
@@ -71,42 +85,47 @@ class DistributedDataParallel(nn.Module):
         overlap: bool = True,
         per_parameter: bool = False,
         broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        explicit_sync: bool = False,
+        rebuild_buckets: bool = True,
+        lesson_deadlock: bool = False,
         gradient_as_bucket_view: bool = True,
         fabric: Fabric | None = None,
         timeout_s: float = 60.0,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
+        given["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
         super().__init__()
         self.module = module
-        self._options = agreement.Options(
-            algorithm if isinstance(algorithm, str) else algorithm.name,
-            ring_order,
-            ring_seed,
-            segments,
-            bucket_cap_mb,
-            first_bucket_mb,
-            overlap,
-            per_parameter,
-            broadcast_buffers,
-            gradient_as_bucket_view,
-            timeout_s,
-        )
-        membership = Membership(process_group, timeout_s)
-        self._rank = membership.rank
+        self._options = Options(**given)
+        self._membership = Membership(process_group, timeout_s)
+        self._in_no_sync = False
+        self._roll: Roll | None = None
+        self._set_up(algorithm, fabric)
+
+    def _set_up(self, algorithm: str | Collective, fabric: Fabric | None) -> None:
+        """Agree with the other ranks, connect to them, begin with what rank 0 has."""
+        membership, module = self._membership, self.module
         self._fabric, self._plan = agreement.agree(
             membership, module, self._options, fabric, registered=isinstance(algorithm, str)
         )
-        self._requires_grad = {name: p.requires_grad for name, p in module.named_parameters()}
+        self._wrapped_as = agreement.parameter_shapes(module)
         self._group = membership.connect()
-        self._group.broadcast_bytes(self._state())
-        self._reducer = self._make_reducer(
+        self._group.broadcast_bytes([*module.parameters(), *module.buffers()])
+        self._reducer = Reducer(
+            make_all(self._plan, module),
             self._make_collective(algorithm),
+            membership.rank,
             FirstCause(membership.store, membership.rank, membership.size),
+            self._group.close,
+            self._options,
+            self._rebuild,
         )
-        self._in_no_sync = False
 
     @property
     def plan(self) -> ReductionPlan:
-        """Everything that fixes the order of float sums; the same on all ranks."""
+        """What fixes the order of float sums in the next backward; the first may change it."""
         return self._plan
 
     @property
@@ -124,17 +143,31 @@ class DistributedDataParallel(nn.Module):
         self._reducer.check_ready()
         if not torch.is_grad_enabled():
             return self.module(*inputs, **kwargs)
-        self._check_trainable()
+        changed = agreement.changed_since(self._wrapped_as, self.module)
+        if changed:
+            raise self._reducer.fail(changed)
         self._reducer.synchronize = not self._in_no_sync
-        if self.module.training:
-            self._broadcast_buffers()
+        recomputing = torch._C._current_graph_task_id() != -1  # a checkpoint's second forward
+        if not self._in_no_sync and not recomputing:
+            if self._roll:
+                self._roll.call()
+            if self.module.training:
+                self._broadcast_buffers()
         outputs = self.module(*inputs, **kwargs)
-        for output in tree_leaves(outputs):
-            if isinstance(output, Tensor) and output.requires_grad and not output.is_leaf:
-                output.register_hook(  # type: ignore[no-untyped-call]
-                    self._reducer.on_output_gradient
-                )
+        tensors, complete = find_tensors(outputs)
+        self._reducer.on_forward(tensors, complete=complete)
         return outputs
+
+    def sync_grads(self) -> None:
+        """Reduce what backwards have added up since the last call; every rank must call it, before
+        the optimizer steps. Raises ReductionFailed; UsageError without explicit_sync.
+        """
+        if not self._options.explicit_sync:
+            raise UsageError(
+                "sync_grads() on a wrapper that reduces in backward: leave it out, or wrap with "
+                "explicit_sync=True, overlap=False"
+            )
+        self._reducer.sync()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -154,15 +187,45 @@ class DistributedDataParallel(nn.Module):
         finally:
             self._reducer.collective = before
 
+    @contextmanager
+    def join(self, *, throw_on_early_termination: bool = False) -> Iterator[None]:
+        """Around a training loop whose ranks may have different numbers of batches.
+
+        When the first rank leaves the loop, all others leave it in their next forward that
+        synchronises, and what follows the loop inside the block is not run there; micro-batches of
+        a step that was not reduced are dropped. With `throw_on_early_termination` all ranks raise
+        ReductionFailed instead. An exception inside stops all ranks.
+        """
+        self._roll = Roll(
+            self._membership, self._group, self._reducer, throws=throw_on_early_termination
+        )
+        try:
+            with self._roll.loop():
+                yield
+        finally:
+            self._roll = None
+
+    def register_comm_hook(self, state: Any, hook: Hook) -> None:
+        """Let `hook(state, bucket)` make each bucket's mean, as with torch's class: it returns a
+        torch.futures.Future of the bucket's tensor. Every rank must call it, before training.
+
+        `bucket` is a ddp.comm_hook.GradBucket. Raises UsageError where ranks give different hooks.
+        """
+        if self._reducer.hook is not None:
+            raise UsageError("a wrapper has one communication hook: register_comm_hook was called")
+        name = agree_on_hook(self._membership, hook)
+        self._reducer.hook = CommHook(name, state, hook, self._options.timeout_s)
+        self._plan = replace(self._plan, algorithm=name)
+
     def communication(self) -> StepCommunication:
         """What happened since the last call."""
         return self._reducer.communication()
 
     def calibrate(self) -> Calibration:
         """Measure this fabric through the executor; every rank must call it, between steps."""
-        with self._between_steps("calibration"):
-            transport = P2PTransport(self._group)
-            return calibrate(transport, self._rank, self._fabric, self._options.timeout_s)
+        with between_steps(self._reducer, "calibration"):
+            transport, timeout_s = P2PTransport(self._group), self._options.timeout_s
+            return calibrate(transport, self._group.rank, self._fabric, timeout_s)
 
     def verify_parameters(self) -> str:
         """SHA-256 of this rank's parameters: names, shapes, dtypes and bytes. Local.
@@ -172,13 +235,7 @@ class DistributedDataParallel(nn.Module):
         named: list[tuple[str, Tensor]] = list(self.module.named_parameters())
         if not self._options.broadcast_buffers:
             named += self.module.named_buffers()
-        digest = hashlib.sha256()
-        for name, tensor in named:
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-            flat = tensor.detach().contiguous()
-            memory = (ctypes.c_ubyte * flat.nbytes).from_address(flat.data_ptr())  # without numpy
-            digest.update(memory)
-        return digest.hexdigest()
+        return sha256_of(named)
 
     def abort(self, reason: str) -> NoReturn:
         """Stop this job on every rank: peers raise ReductionFailed with the same text, as we do."""
@@ -201,57 +258,25 @@ class DistributedDataParallel(nn.Module):
         return make_collective(
             algorithm,
             self._plan.schedule(),
-            self._rank,
+            self._group.rank,
             self._fabric,
             self._group,
             self._options.timeout_s,
         )
 
-    def _make_reducer(self, collective: Collective, first_cause: FirstCause) -> Reducer:
-        parameters = dict(self.module.named_parameters())
-        buckets = [
-            Bucket(
-                index, layout, [parameters[name] for name in layout.parameters], self._group.size
-            )
-            for index, layout in enumerate(self._plan.buckets)
-        ]
-        return Reducer(
-            buckets,
-            collective,
-            self._rank,
-            first_cause,
-            self._group.close,
-            overlap=self._options.overlap,
-            as_view=self._options.gradient_as_bucket_view,
-        )
-
-    def _state(self) -> list[Tensor]:
-        return [*self.module.parameters(), *self.module.buffers()]
+    def _rebuild(self, ready_order: Sequence[str]) -> None:
+        """Make the buckets again, as rank 0's gradients came, where that changes what is in one."""
+        if self._options.rebuilds:
+            with between_steps(self._reducer, "buckets for the next steps"):
+                plan = agreement.agree_on_rebuilt(
+                    self._group, self.module, self._options, self._plan, ready_order
+                )
+            if plan != self._plan:
+                self._plan = plan
+                self._reducer.adopt(make_all(plan, self.module))
 
     def _broadcast_buffers(self) -> None:
-        local = self._in_no_sync or self.collective.name == NoCollective.name
-        recomputing = torch._C._current_graph_task_id() != -1  # a checkpoint's second forward
-        buffers = list(self.module.buffers())
-        if self._options.broadcast_buffers and buffers and not local and not recomputing:
-            with self._between_steps("buffers from rank 0"):
+        buffers = list(self.module.buffers()) if self._options.broadcast_buffers else []
+        if buffers and self.collective.name != NoCollective.name:
+            with between_steps(self._reducer, "buffers from rank 0"):
                 self._group.broadcast_bytes(buffers)
-
-    @contextmanager
-    def _between_steps(self, what: str) -> Iterator[None]:
-        """Communication outside a backward: exposed, and fatal where it fails."""
-        failure: str | None = None
-        with self._reducer.exposed():
-            try:
-                yield
-            except TransportError as exc:
-                failure = str(exc)
-        if failure is not None:
-            raise self._reducer.fail(f"{what}, between two steps: {failure}")
-
-    def _check_trainable(self) -> None:
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad != self._requires_grad.get(name):
-                raise UsageError(
-                    f"parameter {name!r} was frozen, unfrozen or added after wrapping; "
-                    "close the wrapper and wrap the module again"
-                )

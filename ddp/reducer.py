@@ -1,60 +1,40 @@
-"""The reducer: turns local gradients into their mean over ranks, during backward.
+"""The reducer: turns local gradients into their mean over ranks, during backward or after it.
 
-Owns the hooks on parameters, which buckets are ready, the order in which they go (by index, the
-same on all ranks), and the end of backward. A rank that must stop says why in the store and
-poisons the buckets that are left, so that no peer waits for it inside one. Does not send.
-
-A backward belongs to one autograd graph task. Its end is a callback on that task; reentrant
-checkpointing runs tasks inside it, whose ends are told apart from its own by the task that the
-gradients of the wrapper's outputs arrived in.
+Owns the hooks on parameters, the order in which buckets go (by index, the same on all ranks), and
+the end of backward. A rank that must stop says why in the store and poisons the buckets that are
+left, so that no peer waits for it inside one. Does not send.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 
-import torch
 from torch import Tensor
-from torch.autograd import Variable
-from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
+from ddp import refusals
 from ddp.bucket import Bucket
+from ddp.comm_hook import CommHook
 from ddp.communication import CommunicationThread, Submission
 from ddp.errors import ReductionFailed
-from ddp.executor import Collective
+from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause, stopped
+from ddp.guard import StepGuard
+from ddp.options import Options
+from ddp.outputs import reachable_parameters
+from ddp.rounds import Round, Slot, add_nothing, make_slots, names_of_unreduced
+from ddp.tasks import TaskWatch
 from ddp.timing import StepCommunication
-
-
-@dataclass
-class _Slot:
-    """One parameter's place in a bucket."""
-
-    name: str
-    parameter: Parameter
-    bucket: Bucket
-    view: Tensor
-
-
-class _Round:
-    """One backward that is being reduced."""
-
-    def __init__(self, buckets: Sequence[Bucket]) -> None:
-        self.ready: set[str] = set()
-        self.missing = [len(bucket.parameters) for bucket in buckets]
-        self.ready_ns = [0] * len(buckets)
-        self.num_submitted = 0
-        self.poisoned = False
 
 
 class Reducer:
     """Reduces the gradients of `buckets`. All methods are for the thread that trains.
 
     With `overlap` a bucket goes as soon as it and those before it are complete, else all go at
-    the end of backward. `as_view`: `param.grad` becomes a view of the bucket's memory.
+    the end of backward, or with `explicit_sync` when `sync` is called.
+    `on_first_order` is called once, at the end of the first backward that was reduced, with the
+    parameters' names in the order in which their gradients came; it may call `adopt`.
     """
 
     def __init__(
@@ -64,52 +44,81 @@ class Reducer:
         rank: int,
         first_cause: FirstCause,
         on_failure: Callable[[], None],
-        *,
-        overlap: bool,
-        as_view: bool,
+        options: Options,
+        on_first_order: Callable[[Sequence[str]], None],
     ) -> None:
         self.collective = collective
         self.synchronize = True  # as the last forward decided
+        self.hook: CommHook | None = None
         self._buckets = tuple(buckets)
         self._rank = rank
         self._first_cause = first_cause
         self._on_failure = on_failure
-        self._overlap = overlap
-        self._as_view = as_view
+        self._options = options
+        self._on_first_order = on_first_order
         self._thread = CommunicationThread(rank, first_cause, on_failure)
-        self._round: _Round | None = None
-        self._outer_task = -1
-        self._watched_task = -1
+        self._round: Round | None = None
+        self._tasks = TaskWatch(self._on_end_of_task)
+        self._reachable: set[int] | None = set()  # by the forwards since the last reduction
+        self._num_reduced = 0
+        self._expected: dict[str, int] | None = None
+        self._unreduced = False
         self._dead: str | None = None
         self._exposed: list[tuple[int, int]] = []
         self._gradients_ready_ns: int | None = None
-        self._slots = [
-            _Slot(name, parameter, bucket, view)
-            for bucket in self._buckets
-            for name, parameter, view in zip(
-                bucket.layout.parameters, bucket.parameters, bucket.views, strict=True
-            )
-        ]
+        self._slots_by_bucket = make_slots(self._buckets)
+        self._slots = [slot for slots in self._slots_by_bucket for slot in slots]
+        if not options.static_graph:
+            self._expected = dict.fromkeys([slot.name for slot in self._slots], 1)
         self._hooks: list[RemovableHandle] = [
             slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._on_gradient, slot)
             )
             for slot in self._slots
         ]
+        self._guard = StepGuard(self.check_step)
+
+    def adopt(self, buckets: Sequence[Bucket]) -> None:
+        """Go on with other buckets of the same parameters, from the next backward."""
+        by_name = {slot.name: slot for slot in self._slots}
+        self._buckets, self._slots_by_bucket = tuple(buckets), make_slots(buckets)
+        for slots in self._slots_by_bucket:  # the old ones: hooks hold them
+            slots[:] = [by_name[fresh.name].moved_to(fresh) for fresh in slots]
+        self._slots = [slot for slots in self._slots_by_bucket for slot in slots]
 
     def check_ready(self) -> None:
         """Before a forward. Raises ReductionFailed on a wrapper that has stopped."""
         if self._dead is not None:
             raise stopped(self._dead)
-        if self._round is not None and torch._C._current_graph_task_id() == -1:
+        if self._round is not None and not self._tasks.inside_backward():
             self._poison("the backward before this forward was interrupted by an exception")
             self._finish()
 
-    def on_output_gradient(self, _gradient: Tensor) -> None:
-        """A gradient of the wrapper's own output: this task is a backward's outermost."""
-        if self.synchronize:
-            self._outer_task = torch._C._current_graph_task_id()
-            self._watch_end()
+    def check_step(self, tensors: Sequence[Tensor]) -> None:
+        """Before an optimizer changes `tensors`: raises where gradients are this rank's alone."""
+        if not self._unreduced:
+            return
+        names = names_of_unreduced(self._slots, tensors)
+        if names:
+            raise self.fail(refusals.unreduced(names, self._options))
+
+    def on_forward(self, tensors: Sequence[Tensor], *, complete: bool) -> None:
+        """After a forward that returned `tensors` (`complete`: and no others)."""
+        for tensor in tensors:
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(self._on_output_gradient)  # type: ignore[no-untyped-call]
+        if self._options.looks_ahead and self._reachable is not None:
+            found = reachable_parameters(tensors) if complete else None
+            self._reachable = None if found is None else self._reachable | found
+
+    def sync(self) -> None:
+        """Reduce what the backwards since the last call have added up. Raises ReductionFailed."""
+        self.check_ready()
+        self._begin()
+        for slot in self._slots:
+            if slot.used and slot.parameter.grad is not None:
+                self._arrive(slot)
+        self._close_round()
 
     @contextmanager
     def exposed(self) -> Iterator[None]:
@@ -142,62 +151,72 @@ class Reducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._guard.close()
         self._dead = self._dead or "it was closed"
         self._thread.close()
 
-    def _on_gradient(self, slot: _Slot, parameter: Tensor) -> None:
+    def forget_local(self) -> None:
+        """Drop the gradients that were added up and not reduced."""
+        for slot in self._slots:
+            slot.forget()
+        self._unreduced = False
+
+    def _on_output_gradient(self, _gradient: Tensor) -> None:
+        """A gradient of the wrapper's own output: this backward is ours, whatever it brings."""
+        if self.synchronize and not self._options.explicit_sync:
+            self._tasks.watch_output()
+
+    def _on_gradient(self, slot: Slot, _parameter: Tensor) -> None:
+        slot.used = self._unreduced = True
         if not self.synchronize:
             return
+        self._gradients_ready_ns = monotonic_ns()
+        if self._options.explicit_sync:
+            return
         if self._round is None:
-            self._round = _Round(self._buckets)
-        self._watch_end()
-        problem = self._problem(slot, parameter.grad)
+            self._begin()
+        self._tasks.watch()
+        self._arrive(slot)
+
+    def _begin(self) -> None:
+        self._round = Round(self._slots, len(self._buckets), self._expected)
+        if not self._options.explicit_sync:
+            self._round.leave_out_known(self._slots, self._reachable)
+
+    def _arrive(self, slot: Slot) -> None:
+        current = self._round
+        assert current is not None
+        problem = self._problem(current, slot)
         if problem:
             self._poison(f"parameter {slot.name!r} {problem}")
             return
-        assert parameter.grad is not None
-        if parameter.grad.data_ptr() != slot.view.data_ptr():
-            slot.view.copy_(parameter.grad)
-            if self._as_view:
-                parameter.grad = slot.view
-        self._mark_ready(self._round, slot)
-
-    def _problem(self, slot: _Slot, gradient: Tensor | None) -> str | None:
-        assert self._round is not None
-        if self._dead is not None:
-            return f"got a gradient after the wrapper stopped: {self._dead}"
-        if slot.name in self._round.ready:
-            return (
-                "got two gradients in one backward (a layer used twice under reentrant "
-                "checkpointing does this); use checkpoint(..., use_reentrant=False)"
-            )
-        if gradient is None:
-            return "lost its gradient to another hook before it could be reduced"
-        if gradient.layout != torch.strided:
-            return f"has a {gradient.layout} gradient, which cannot be reduced; use sparse=False"
-        if gradient.requires_grad:
-            return "has a gradient with a graph of its own; backward with create_graph=False"
-        return None
-
-    def _mark_ready(self, current: _Round, slot: _Slot) -> None:
-        current.ready.add(slot.name)
-        index = slot.bucket.index
-        current.missing[index] -= 1
-        if current.missing[index] == 0:
-            current.ready_ns[index] = self._gradients_ready_ns = monotonic_ns()
-            if self._overlap:
+        slot.fill(as_view=self._options.gradient_as_bucket_view)
+        if current.count(slot):
+            current.ready_ns[slot.bucket.index] = self._gradients_ready_ns or monotonic_ns()
+            if self._options.overlap:
                 self._submit(current)
 
-    def _submit(self, current: _Round, *, incomplete: bool = False) -> None:
+    def _problem(self, current: Round, slot: Slot) -> str | None:
+        if self._dead is not None:
+            return f"got a gradient after the wrapper stopped: {self._dead}"
+        if slot.name in current.unused and not self._options.static_graph:
+            return refusals.unreachable()
+        if current.is_surplus(slot):
+            return refusals.surplus(self._options)
+        return refusals.bad_gradient(slot.parameter.grad)
+
+    def _submit(self, current: Round, *, incomplete: bool = False) -> None:
         """Hand over the buckets that may go now, in index order."""
         while current.num_submitted < len(self._buckets):
             index = current.num_submitted
-            if current.missing[index] and not incomplete:
+            if not incomplete and not current.is_complete(index):
                 return
             # without overlap no bucket may go before backward has ended, whatever is ready
-            ready_ns = (self._overlap and current.ready_ns[index]) or monotonic_ns()
+            ready_ns = (self._options.overlap and current.ready_ns[index]) or monotonic_ns()
+            bucket = self._buckets[index]
+            used = tuple(slot.used for slot in self._slots_by_bucket[bucket.index])
             self._thread.submit(
-                Submission(self._buckets[index], self.collective, ready_ns, current.poisoned)
+                Submission(bucket, self.collective, ready_ns, current.poisoned, used, self.hook)
             )
             current.num_submitted += 1
 
@@ -207,23 +226,36 @@ class Reducer:
         self._round.poisoned = True
         self._first_cause.publish(f"rank {self._rank}: {reason}")
 
-    def _watch_end(self) -> None:
-        task = torch._C._current_graph_task_id()
-        if task != self._watched_task:
-            self._watched_task = task
-            Variable._execution_engine.queue_callback(partial(self._on_end_of_task, task))
+    def _on_end_of_task(self, nested: bool) -> None:
+        if self._round is None and not nested and self._tasks.is_backward():
+            self._begin()  # to say that none of our parameters took part
+        if self._round is None:  # nothing of ours in it (autograd.grad), or done already
+            self._tasks.forget()
+        elif not nested or (self._round.complete and not self._tasks.watches_outermost):
+            self._close_round()  # else a checkpoint's; the outer one will tell
 
-    def _on_end_of_task(self, task: int) -> None:
+    def _close_round(self) -> None:
+        """No more gradients will come: settle those that did not, and finish."""
         current = self._round
-        if current is None:  # nothing of ours in it (autograd.grad), or done already
-            self._outer_task = self._watched_task = -1
-            return
-        complete = not any(current.missing)
-        if not complete and self._outer_task not in (-1, task):
-            return  # a checkpoint's inner backward; the outer one will tell
-        if not complete and not current.poisoned:
-            self._poison(self._unused(current))
+        assert current is not None
+        late = current.without_gradient(self._slots)
+        if late and not current.poisoned:
+            if self._options.allows_unused and not (self._options.static_graph and self._expected):
+                problem = add_nothing(late)
+                if problem:
+                    self._poison(problem)
+            else:
+                self._refuse([slot.name for slot in late])
         self._finish()
+
+    def _refuse(self, names: Sequence[str]) -> None:
+        if not self._options.lesson_deadlock:
+            self._poison(refusals.unused(names, self._options))
+            return
+        wait_s = self._options.timeout_s / 2  # peers must still be there to hear of it
+        with self.exposed():
+            self._thread.wait_for_failure(wait_s)
+        self._poison(refusals.deadlock(names, wait_s))
 
     def _die(self, reason: str) -> None:
         if self._dead is None:
@@ -231,19 +263,12 @@ class Reducer:
             self._first_cause.settle()
         self._dead = reason
 
-    def _unused(self, current: _Round) -> str:
-        names = [slot.name for slot in self._slots if slot.name not in current.ready]
-        listed = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-        return (
-            f"no gradient reached {listed} in this backward; every parameter that requires a "
-            "gradient must take part in the loss on every rank (freeze the others before wrapping)"
-        )
-
     def _finish(self) -> None:
         """Submit what is left, wait for all of it, close the round. Raises ReductionFailed."""
         current, self._round = self._round, None
         assert current is not None
-        self._outer_task = self._watched_task = -1
+        self._tasks.forget()
+        self._reachable = set()
         with self.exposed():
             self._submit(current, incomplete=True)
             self._thread.drain()
@@ -253,7 +278,21 @@ class Reducer:
         if failure is not None:
             self._die(failure)
             raise ReductionFailed(failure)
-        if not self._as_view:
-            for slot in self._slots:
-                assert slot.parameter.grad is not None
-                slot.parameter.grad.copy_(slot.view)
+        for bucket in self._buckets:
+            for slot, used_anywhere in zip(
+                self._slots_by_bucket[bucket.index], bucket.used, strict=True
+            ):
+                slot.take(
+                    used_anywhere=used_anywhere, as_view=self._options.gradient_as_bucket_view
+                )
+        self._unreduced = False
+        self._learn(current)
+
+    def _learn(self, current: Round) -> None:
+        """What the first backward that was reduced tells about the next ones."""
+        if self._expected is None:
+            self._expected = {s.name: current.counts.get(s.name, 0) for s in self._slots}
+        if self._num_reduced == 0 and self.collective.name != NoCollective.name:
+            self._num_reduced = 1
+            late = [slot.name for slot in self._slots if slot.name not in current.counts]
+            self._on_first_order([*current.counts, *late])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ddp.algorithms import ALGORITHMS
 from ddp.errors import PlanError
 from ddp.plan import BucketLayout, ReductionPlan
 from ddp.replay import replay
@@ -22,17 +23,26 @@ class Reference:
 
     `backward(run_rank)` calls `run_rank(rank)` for each rank in turn; it must run forward and
     backward on `module` with that rank's data, as often as there are micro-steps. Gradients that
-    are there already are those of an earlier reduction, and are accumulated into. Buffers end as
-    rank 0 leaves them. Raises PlanError for a plan whose algorithm has no schedule.
+    are there already are those of an earlier reduction, and are accumulated into; where no rank
+    uses a parameter its gradient stays what it was. Buffers end as rank 0 leaves them. `plan` may
+    be replaced between backwards. Raises PlanError for a plan whose algorithm has no schedule.
     """
 
     def __init__(self, module: nn.Module, plan: ReductionPlan) -> None:
-        schedule = plan.schedule()
+        self._module = module
+        self.plan = plan
+
+    @property
+    def plan(self) -> ReductionPlan:
+        """What is replayed."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: ReductionPlan) -> None:
+        schedule = plan.schedule() if plan.algorithm in ALGORITHMS else None
         if schedule is None:
             raise PlanError(f"{plan.algorithm} has no schedule, so there is nothing to replay")
-        self._module = module
-        self._plan = plan
-        self._schedule = schedule
+        self._plan, self._schedule = plan, schedule
 
     def backward(self, run_rank: Callable[[int], None]) -> None:
         parameters = dict(self._module.named_parameters())
@@ -40,18 +50,32 @@ class Reference:
         buffers = [buffer.clone() for buffer in self._module.buffers()]
         after: list[Tensor] = []
         gradients: list[Gradients] = []
+        used: set[str] = set()
         for rank in range(len(self._plan.node_of)):
             _copy(self._module.buffers(), buffers)
             for name, parameter in parameters.items():
                 earlier = before[name]
                 parameter.grad = None if earlier is None else earlier.clone()
+            start = {name: _state(parameter.grad) for name, parameter in parameters.items()}
             run_rank(rank)
-            gradients.append({n: p.grad for n, p in parameters.items() if p.grad is not None})
+            used |= {name for name, p in parameters.items() if _state(p.grad) != start[name]}
+            gradients.append(
+                {
+                    n: torch.zeros_like(p) if p.grad is None else p.grad
+                    for n, p in parameters.items()
+                }
+            )
             after = after or [buffer.clone() for buffer in self._module.buffers()]
         _copy(self._module.buffers(), after)
         reduced = reduce_gradients(self._plan.buckets, self._schedule, gradients)
         for name, parameter in parameters.items():
-            parameter.grad = reduced.get(name, parameter.grad)
+            mean = reduced.get(name, parameter.grad)
+            parameter.grad = mean if name in used else before[name]
+
+
+def _state(gradient: Tensor | None) -> tuple[int, int]:
+    """Changes with everything that a backward adds."""
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)
 
 
 def reduce_gradients(

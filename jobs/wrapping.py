@@ -46,6 +46,7 @@ def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataPa
         bucket_cap_mb=spec.bucket_cap_mb,
         overlap=spec.overlap,
         per_parameter=spec.per_parameter,
+        rebuild_buckets=False,  # a run is of one plan, which its prediction and run.json state
         fabric=Fabric(tuple(told.node_of)),
         timeout_s=spec.timeout_s,
     )

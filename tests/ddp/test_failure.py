@@ -43,9 +43,16 @@ def test_a_parameter_unused_everywhere_is_named(ranks: Any) -> None:
     assert "'right.weight'" in the_one_text(ranks.run(2, body))
 
 
+class Sparse(nn.Embedding):
+    """B21: its layer does not say that its gradients are sparse."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.embedding(inputs, self.weight, sparse=True)
+
+
 BAD_GRADIENTS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor], str]] = {
     "sparse": (
-        lambda: nn.Embedding(5, 2, sparse=True),
+        lambda: Sparse(5, 2),
         lambda wrapped: wrapped(torch.tensor([1, 2])).sum(),
         "sparse=False",
     ),
@@ -107,6 +114,7 @@ def test_different_models_are_refused_alike(ranks: Any) -> None:
         (lambda rank: nn.Linear(4, 4).double() if rank else nn.Linear(4, 4), "float64"),
         (lambda rank: nn.BatchNorm1d(4, track_running_stats=rank == 0), "buffer 'running_mean'"),
         (lambda _rank: nn.Linear(4, 4).requires_grad_(False), "no parameter of the module"),
+        (lambda _rank: nn.Embedding(5, 2, sparse=True), "use sparse=False"),
     ]
 
     def body(rank: int) -> list[str]:

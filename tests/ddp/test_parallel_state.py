@@ -140,11 +140,6 @@ def test_a_wrapper_cannot_be_copied_and_says_when_it_is_closed(ranks: Any) -> No
         except UsageError as exc:
             messages.append(str(exc))
         assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
-        wrapped.module.weight.requires_grad_(False)
-        try:
-            wrapped(integers(rank, 4, 3))
-        except UsageError as exc:
-            messages.append(str(exc))
         wrapped.close()
         try:
             wrapped(integers(rank, 4, 3))
@@ -152,9 +147,8 @@ def test_a_wrapper_cannot_be_copied_and_says_when_it_is_closed(ranks: Any) -> No
             messages.append(str(exc))
         return messages
 
-    copied, frozen, closed = ranks.run(1, body)[0]
+    copied, closed = ranks.run(1, body)[0]
     assert "wrapper.module" in copied
-    assert "'weight'" in frozen
     assert "closed" in closed
 
 
