@@ -5,8 +5,10 @@
 
 override SHELL := /bin/sh
 override TARGETS := help setup doctor cluster-up cluster-status cluster-probe link cluster-down \
-                    run compare scale runs runs-clean base-image test check benchmarks
-override UNKNOWN := $(filter-out $(TARGETS),$(MAKECMDGOALS))
+                    run compare scale proof runs runs-clean base-image test check benchmarks
+# Words that say more about the target before them: make proof algorithms.
+override WORDS := $(if $(filter proof,$(MAKECMDGOALS)),algorithms)
+override UNKNOWN := $(filter-out $(TARGETS) $(WORDS),$(MAKECMDGOALS))
 override TYPED := $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 override export DDPLAB_GOALS := $(MAKECMDGOALS)
 override export DDPLAB_TYPED := $(MAKEOVERRIDES)
@@ -15,10 +17,15 @@ unexport $(TYPED)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SUFFIXES:
-.PHONY: $(TARGETS) $(wildcard $(UNKNOWN))
+.PHONY: $(TARGETS) $(WORDS) $(wildcard $(UNKNOWN))
 
 $(TARGETS):
 	@/bin/sh tools/front.sh $@
+
+ifneq ($(WORDS),)
+$(WORDS):
+	@:
+endif
 
 # A word that is no target, whether or not a file of that name exists.
 ifneq ($(wildcard $(UNKNOWN)),)

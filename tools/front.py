@@ -26,7 +26,8 @@ def main() -> int:
     _end_with_make()
     try:
         given = typed_variables(os.environ.get("DDPLAB_TYPED", ""))
-        check_typed(os.environ.get("DDPLAB_GOALS", "").split() or [verb], given, root)
+        goals, words = words_apart(os.environ.get("DDPLAB_GOALS", "").split() or [verb])
+        check_typed(goals, given, root)
         if verb == "help":
             sys.stdout.write(help_screen(root) + "\n")
             return 0
@@ -43,7 +44,7 @@ def main() -> int:
             sys.stderr.write("ddplab: .venv is ready.\n")
             sys.stderr.write("  next    make cluster-up && make run JOB=hier\n")
             return 0
-        become(environment, verb, given)
+        become(environment, verb, given, *words.get(verb, ()))
     except FrontDoorError as problem:
         sys.stderr.write(problem.screen() + "\n")
     except KeyboardInterrupt as stop:
@@ -115,6 +116,18 @@ def typed_variables(overrides: str) -> dict[str, str]:
     return typed
 
 
+def words_apart(goals: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The verbs, and the words of each: what follows a verb that takes it is a word of its own."""
+    verbs: list[str] = []
+    words: dict[str, list[str]] = {}
+    for goal in goals:
+        if verbs and verbs[-1] in VERBS and goal in VERBS[verbs[-1]].words:
+            words.setdefault(verbs[-1], []).append(goal)
+        else:
+            verbs.append(goal)
+    return verbs, words
+
+
 def check_typed(goals: list[str], given: dict[str, str], root: Path) -> None:
     """Raise FrontDoorError for the first word or variable that cannot be meant."""
     for goal in goals:
@@ -154,7 +167,10 @@ def check_typed(goals: list[str], given: dict[str, str], root: Path) -> None:
 
 def _unknown_word(goal: str, given: dict[str, str]) -> FrontDoorError:
     nearest = _nearest(goal, list(VERBS))
-    if nearest:
+    owners = [verb for verb in VERBS if goal in VERBS[verb].words]
+    if owners:
+        fix = f"make {owners[0]} {goal}"
+    elif nearest:
         kept = [f"{n}={_quoted(v)}" for n, v in given.items() if n in VERBS[nearest].takes]
         fix = " ".join(["make", nearest, *kept])
     else:

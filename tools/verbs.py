@@ -15,6 +15,7 @@ class Verb(NamedTuple):
     """One target; `layer` is the environment it needs: "", "run", or "dev" with the checkers.
 
     It stands for `command`, a program of the environment, or for `module`, run as python -m.
+    `words` are those that may follow it, and are its command's: make proof algorithms.
     """
 
     summary: str
@@ -24,6 +25,7 @@ class Verb(NamedTuple):
     layer: str = "run"
     command: tuple[str, ...] = ()
     module: str = ""
+    words: tuple[str, ...] = ()
 
 
 _CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
@@ -78,6 +80,12 @@ VERBS: dict[str, Verb] = {
         ("JOBS", "NODES"),
         command=("ddplab", "scale"),
     ),
+    "proof": Verb(
+        "prove the gradients; or: proof algorithms",
+        ("ALL",),
+        command=("ddplab", "proof"),
+        words=("algorithms",),
+    ),
     "doctor": Verb(
         "what this machine lacks, and the fix",
         ("CLUSTER", "RATE", "PRIVILEGE", "QUICK"),
@@ -128,6 +136,7 @@ VARIABLES: dict[str, str] = {
     "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
     "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
     "DRY_RUN": "1: print the exact commands and do nothing",
+    "ALL": "1: proof algorithms shows every case",
     "QUICK": "1: do not measure what links carry, which takes ten seconds",
     "KEEP": "how many runs to keep",
     "TORCH": "another PyTorch, as for pip: TORCH=torch==2.12.0; TORCH=default: back to ours",
@@ -142,7 +151,7 @@ _OPTIONS = (
     *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "SUBNET"),
     *("PRIVILEGE", "ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
 )
-FLAGS = ("ALLOW_DIFFERENT", "DRY_RUN", "MONITORING", "QUICK")
+FLAGS = ("ALL", "ALLOW_DIFFERENT", "DRY_RUN", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 

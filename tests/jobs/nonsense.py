@@ -12,6 +12,7 @@ BASE = {
     "run": ["hier"],
     "compare": ["ring", "hier"],
     "scale": ["ring", "--nodes", "1", "--backend", "netns"],
+    "proof": ["algorithms"],
     "runs": [],
     "runs-clean": ["--keep", "1"],
     "doctor": ["--quick"],

@@ -111,6 +111,9 @@ def test_each_word_becomes_its_command(ready: Checkout) -> None:
     ready.make("scale", "JOBS=ring  hier", "NODES=1 2", "SCALING=strong", "ROUNDS=2", "STEPS=5")
     ready.make("compare", "JOBS=ring hier", "BASE=hier", "MAX_SLOWDOWN=5%", "ROUNDS=2", "LAB=a")
     ready.make("compare", "RUNS=latest my-run", "ALLOW_DIFFERENT=1")
+    ready.make("proof")
+    ready.make("proof", "algorithms")
+    ready.make("cluster-up", "proof", "algorithms", "cluster-down", "ALL=1")
     ready.make("runs")
     ready.make("runs-clean", "KEEP=3")
     assert ready.calls() == [
@@ -129,6 +132,11 @@ def test_each_word_becomes_its_command(ready: Checkout) -> None:
             *("--", "ring", "hier"),
         ],
         ["compare", "--runs=latest my-run", "--allow-different"],
+        ["proof"],
+        ["proof", "algorithms"],
+        ["up"],
+        ["proof", "--all", "algorithms"],
+        ["down"],
         ["runs"],
         ["runs-clean", "--keep=3"],
     ]
@@ -180,6 +188,10 @@ def test_makes_own_variables_do_not_reach_the_command(ready: Checkout) -> None:
         (["tools"], "make tools", ""),
         (["pyproject.toml"], "make pyproject.toml", "make help"),
         (["jobs/catalog"], "make jobs/catalog", ""),
+        (["algorithms"], "make algorithms", "make proof algorithms"),
+        (["algorithms", "proof"], "make algorithms", "make proof algorithms"),
+        (["proof", "runs", "algorithms"], "make algorithms", "make proof algorithms"),
+        (["proof", "ALL=yes"], "ALL=yes", "ALL=1"),
         (["a:b"], "make a:b", ""),
         (["$(shell touch pwned)"], "make '$(shell'", ""),
         (["run", "tools", "JOB=hier"], "make tools JOB=hier", ""),

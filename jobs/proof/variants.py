@@ -1,0 +1,48 @@
+"""Every way to reduce that has a name: each algorithm, in each ring order that it takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddp import ALGORITHMS, Fabric, UsageError
+from ddp.algorithms import RING_ORDERS, Algorithm
+from ddp.schedule import Schedule
+
+RING_SEED = 5
+"""For the order that needs one."""
+TRIED_ON = Fabric((0, 0, 1, 1))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`name` is the algorithm's, with the ring order where there are several."""
+
+    name: str
+    algorithm: Algorithm
+    ring_order: str
+
+    @property
+    def ring_seed(self) -> int:
+        return RING_SEED if self.ring_order == "shuffled" else 0
+
+    def schedule(self, fabric: Fabric) -> Schedule | None:
+        """None where it has none; raises UsageError where it refuses the fabric."""
+        build = self.algorithm.build
+        return build and build(fabric, self.ring_order, self.ring_seed)
+
+
+def variants() -> Iterator[Variant]:
+    """In the order of the registry."""
+    for algorithm in ALGORITHMS.values():
+        each = [Variant(algorithm.name, algorithm, order) for order in RING_ORDERS]
+        taken = each[:1] if algorithm.build is None else [one for one in each if _is_taken(one)]
+        for variant in taken:
+            title = f"{algorithm.name}, {variant.ring_order}" if len(taken) > 1 else algorithm.name
+            yield Variant(title, algorithm, variant.ring_order)
+
+
+def _is_taken(variant: Variant) -> bool:
+    try:
+        variant.schedule(TRIED_ON)
+    except UsageError:
+        return False
+    return True

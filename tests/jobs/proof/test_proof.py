@@ -1,0 +1,152 @@
+"""`proof`: every line holds, and breaking what a line is about makes that line fail."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import nn
+
+import ddp.agreement
+import ddp.bucket
+import ddp.executor
+import ddp.membership
+import ddp.parallel
+from ddp import ALGORITHMS, DistributedDataParallel
+from jobs.proof.claims import all_claims
+from jobs.proof.lesson import Table
+from jobs.proof.lines import Line, to_json
+from jobs.proof.whole import prove
+from tests.jobs.command import call, valid
+
+pytestmark = pytest.mark.usefixtures("forked")
+
+
+def everything() -> tuple[list[Table], dict[str, Line]]:
+    found = list(prove())
+    lines = [each for each in found if isinstance(each, Line)]
+    return [each for each in found if isinstance(each, Table)], {each.name: each for each in lines}
+
+
+def test_all_is_proven_and_the_table_shows_training() -> None:
+    tables, lines = everything()
+    assert {name: line.first_difference for name, line in lines.items()} == dict.fromkeys(lines)
+    (table,) = tables
+    assert len(table.rows) == 16
+    assert len({row.sum_single for row in table.rows}) == 16
+    assert table.rows[-1].loss_single < 0.5 * table.rows[0].loss_single
+    assert any(row.difference for row in table.rows)  # two ways to add up the loss
+    for name in ALGORITHMS:
+        assert name in lines or f"{name}, contiguous" in lines
+
+
+def never(*_: Any, **__: Any) -> None:
+    """Does not do what it should."""
+
+
+@contextmanager
+def still_in_sync(_: Any) -> Iterator[None]:
+    yield
+
+
+def nobody_differs(self: Any) -> Any:
+    return replace(READ_STATUS(self), parameters_differ=False)
+
+
+def sums_only_the_first(self: Any, buffer: Any, segments: int, bucket: int) -> Any:
+    if bucket:
+        return ddp.executor.Traffic(0, 0)
+    return ALL_REDUCE(self, buffer, segments, bucket)
+
+
+def cuts_otherwise(self: Any, buffer: Any, segments: int, bucket: int) -> Any:
+    """The right sum, in another order."""
+    return ALL_REDUCE(self, buffer, max(1, segments - 1), bucket)
+
+
+READ_STATUS = ddp.bucket.Bucket.read_status
+ALL_REDUCE = ddp.executor.ScheduledCollective.all_reduce
+BROKEN: dict[str, tuple[Any, str, Callable[..., Any], set[str]]] = {
+    "division": (ddp.bucket.Bucket, "average", never, {"division", "training", "no_sync"}),
+    "broadcast": (
+        ddp.membership.PrivateGroup,
+        "broadcast_bytes",
+        never,
+        {"broadcast at wrap", "training", "buffers"},
+    ),
+    "no_sync flag": (DistributedDataParallel, "no_sync", still_in_sync, {"no_sync"}),
+    "plan agreement": (ddp.agreement, "check_same_plan", never, {"plan agreement"}),
+    "broadcast of buffers": (
+        DistributedDataParallel,
+        "_broadcast_buffers",
+        never,
+        {"buffers"},
+    ),
+    "fingerprint": (ddp.bucket.Bucket, "read_status", nobody_differs, {"drift"}),
+    "buckets": (
+        ddp.executor.ScheduledCollective,
+        "all_reduce",
+        sums_only_the_first,
+        {"ring, contiguous", "hierarchical", "batch norm"},
+    ),
+    "order of sums": (
+        ddp.executor.ScheduledCollective,
+        "all_reduce",
+        cuts_otherwise,
+        {"ring, contiguous", "ring, interleaved", "ring, shuffled", "hierarchical"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_not_proven(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    owner, name, broken, wanted = BROKEN[what]
+    monkeypatch.setattr(owner, name, broken)
+    code, out, err = call(capsys, "proof", "--json")
+    document = valid(out, "proof")
+    wrong = {line["name"] for line in document["lines"] if not line["proven"]}
+    assert (code, document["ok"], err) == (1, False, "")
+    assert wanted <= wrong, document
+    assert len(document["lines"]) == len(all_claims()) + 2 - ("training" in wrong and not_told(out))
+
+
+def not_told(out: str) -> bool:
+    """Whether the ranks could not even give the table, which then has one line, not two."""
+    names = [line["name"] for line in json.loads(out)["lines"]]
+    return "one large batch" not in names
+
+
+def test_a_first_difference_says_where_and_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ddp.bucket.Bucket, "average", never)
+    _, lines = everything()
+    assert lines["division"].first_difference == "ring, rank 0, gradient: number 0 is 8.0, not 2.0"
+    training = str(lines["training"].first_difference)
+    assert training.startswith("step 1: rank 0 holds parameters ")
+
+
+def test_a_wrong_collective_of_one_rank_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only rank 0 is looked at."""
+    begin = DistributedDataParallel.__init__
+
+    def begin_otherwise(self: Any, module: nn.Module, **arguments: Any) -> None:
+        begin(self, module, **arguments)
+        if self._membership.rank == 3:
+            next(module.parameters()).data.view(-1)[:1] += 1e-3
+
+    monkeypatch.setattr(DistributedDataParallel, "__init__", begin_otherwise)
+    _, lines = everything()
+    assert "rank 3 holds" in str(lines["broadcast at wrap"].first_difference)
+
+
+def test_a_proof_of_nothing_is_none() -> None:
+    assert to_json([])["ok"] is False
+    assert to_json([Line("a", "b"), Line("c", "d", "e")])["ok"] is False
+    assert to_json([Line("a", "b")]) == {
+        "schema": 1,
+        "ok": True,
+        "lines": [{"name": "a", "proven": True, "first_difference": None}],
+    }
