@@ -19,9 +19,9 @@ def test_needs_namespaces():
 def test_skips_by_itself():
     pytest.skip("some other reason")
 
-@pytest.mark.docker
+@pytest.mark.ray
 def test_of_another_kind():
-    pytest.skip("no docker here")
+    pytest.skip("no ray here")
 
 def test_plain():
     pass
@@ -34,7 +34,7 @@ def outcome(tmp_path: Path, require: str, refused: bool) -> tuple[int, str]:
     for name in ("unshare", "nsenter", "ip", "tc"):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho refused >&2\nexit {int(refused)}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=netns\ndocker"]
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=netns\nray"]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, *options, str(tmp_path)],
         cwd=tmp_path,
@@ -57,7 +57,7 @@ def outcome(tmp_path: Path, require: str, refused: bool) -> tuple[int, str]:
         ("", True, "1 passed, 3 skipped"),
         ("netns", False, "1 failed, 2 passed, 1 skipped"),
         ("netns", True, "1 passed, 1 skipped, 2 errors"),
-        ("netns,docker", True, "1 failed, 1 passed, 2 errors"),
+        ("netns,ray", True, "1 failed, 1 passed, 2 errors"),
     ],
 )
 def test_a_required_skip_fails(tmp_path: Path, require: str, refused: bool, summary: str) -> None:
