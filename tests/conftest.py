@@ -92,6 +92,12 @@ REASONS: Mapping[str, Callable[[], str | None]] = {
 LIVE = "tests/live/"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: live tests wait for a third of their time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The live ones wait most and take longest, so they begin; fast ones fill the gaps."""

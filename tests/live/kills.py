@@ -32,7 +32,8 @@ SLOW_END_S = 60
 """Where a program that was stopped is waited for."""
 SLEPT_S = 3
 """How long a command is stopped: longer than it calls a wait."""
-ENDLESS = ("train.steps=100000", "ddp.timeout_s=5")
+ENDLESS = ("train.steps=100000", "ddp.timeout_s=5", "pace={forward_ms: 20, backward_ms: 40}")
+"""Paced, so that jobs that run until they are ended leave the machine to others."""
 COMMANDS = {
     "up": ("up", "--cluster=2x2", "--backend=netns"),
     "probe": ("probe",),

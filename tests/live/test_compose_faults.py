@@ -3,24 +3,14 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 
 from cluster.compose.engine import PROJECT_LABEL, Engine
-from cluster.compose.image import ensure_image
 from tests.live.lab import TestLab
 
 pytestmark = pytest.mark.docker
 SETS = ("--set", "pace=null", "--set", "model.layers=2", "--steps", "2")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    """The engine, with the image there."""
-    found = Engine.connect()
-    ensure_image(found, nullcontext)
-    return found
 
 
 @pytest.fixture

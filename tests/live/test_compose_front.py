@@ -3,12 +3,10 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 
 from cluster.compose.engine import Engine
-from cluster.compose.image import ensure_image
 from cluster.compose.project import Project
 from tests.live.lab import SMALL, TestLab
 
@@ -21,14 +19,6 @@ limits: {cpus: 0.5, memory: 1500MB}
 links: {inter_node: {rate: 1gbit}}
 """
 SETS = [word for each in (*SMALL, "train.steps=2") for word in ("--set", each)]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    """The engine, with the image there."""
-    found = Engine.connect()
-    ensure_image(found, nullcontext)
-    return found
 
 
 @pytest.fixture(scope="module")

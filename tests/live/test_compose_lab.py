@@ -2,55 +2,57 @@
 
 import json
 import os
-import signal
-import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.compose.engine import HOME_LABEL, PROJECT_LABEL, Engine
 from cluster.compose.file import BY_HAND
-from cluster.compose.image import ensure_image, image_name
+from cluster.compose.image import image_name
 from cluster.compose.nodes import ComposeNodes
-from cluster.compose.project import Project
 from cluster.errors import HostError, LabExists, NodeError, NoLab
 from cluster.lab import bring_up, open_lab, take_down
 from cluster.nodes import Making, Node
 from cluster.spec import load_cluster
+from tests.live.containers import containers, named_lab, parts, project
 from tests.live.host import eventually
 from tests.live.lab import TestLab
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 ONE = load_cluster("2x2")
 TAKEN = f"198.19.{100 + os.getpid() % 100}.0/24"
+SETS = ("model.layers=2", "model.width=64", "pace=null", "train.steps=4", f"data.path={__file__}")
 HEALTH = "tc qdisc show | cmp -s - /run/ddplab/held"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    """The engine, with the image there."""
-    found = Engine.connect()
-    ensure_image(found, nullcontext)
-    return found
-
-
 @pytest.fixture
-def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[TestLab]:
-    """A name for a lab, and folders of its own; whatever is left of the lab is removed."""
-    tmp_path.chmod(0o755)  # ranks do not run as root
-    (tmp_path / "state").mkdir(mode=0o700)
-    lab = TestLab(f"c{os.getpid()}-{time.monotonic_ns() % 10**6}", tmp_path)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    yield lab
-    engine.remove(project(lab))
+def it(tmp_path: Path, engine: Engine) -> Iterator[TestLab]:
+    with named_lab(tmp_path, engine) as lab:
+        yield lab
 
 
-def project(it: TestLab) -> str:
-    return f"ddplab-{it.name}"
+@dataclass(frozen=True)
+class Shared:
+    """A lab that is up, for tests that leave it as it was."""
+
+    it: TestLab
+    nodes: ComposeNodes
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Shared]:
+    with named_lab(tmp_path_factory.mktemp("shared"), engine) as lab:
+        yield Shared(lab, up(lab))
+
+
+@pytest.fixture(scope="module")
+def trained(shared: Shared) -> dict[str, Any]:
+    """The summary of a small job."""
+    return shared.it.run("hier", *SETS)
 
 
 def making(it: TestLab, subnet: str | None = None) -> Making:
@@ -61,20 +63,6 @@ def up(it: TestLab, subnet: str | None = None) -> ComposeNodes:
     lab = bring_up(ONE, it.name, making(it, subnet), probe=False)
     assert isinstance(lab.nodes, ComposeNodes)
     return lab.nodes
-
-
-def parts(engine: Engine, name: str) -> list[str]:
-    """Whatever the engine has with the label of this project."""
-    wanted = {"label": [f"{PROJECT_LABEL}={name}"]}
-    found = [each["Id"] for each in engine.api.containers(all=True, filters=wanted)]
-    found += [each["Name"] for each in engine.api.networks(filters=wanted)]
-    return found + [each["Name"] for each in engine.api.volumes(filters=wanted)["Volumes"] or ()]
-
-
-def containers(engine: Engine, it: TestLab) -> list[str]:
-    """The nodes' containers, by number."""
-    found = Project(engine, project(it), it.home).nodes()
-    return [each["Id"] for each in found]
 
 
 def said(nodes: ComposeNodes, node: Node, script: str) -> str:
@@ -91,8 +79,8 @@ def inside(engine: Engine, identity: str, *argv: str) -> tuple[int, str]:
     return engine.api.exec_inspect(order)["ExitCode"], text
 
 
-def test_a_node_has_one_way_out_and_one_right(it: TestLab, engine: Engine) -> None:
-    nodes = up(it)
+def test_a_node_has_one_way_out_and_one_right(shared: Shared, engine: Engine) -> None:
+    it, nodes = shared.it, shared.nodes
     (network,) = engine.networks(project(it))
     subnet = network["IPAM"]["Config"][0]["Subnet"]
     for node in nodes.list():
@@ -116,8 +104,8 @@ def test_a_node_has_one_way_out_and_one_right(it: TestLab, engine: Engine) -> No
         assert set(read_only.values()) == {True}
 
 
-def test_this_machine_cannot_be_reached_from_a_node(it: TestLab) -> None:
-    nodes = up(it)
+def test_this_machine_cannot_be_reached_from_a_node(shared: Shared) -> None:
+    nodes = shared.nodes
     here = said(nodes, nodes.list()[0], "ip -j -4 addr show dev eth0")
     gateway = IPv4Network(f"{json.loads(here)[0]['addr_info'][0]['local']}/24", strict=False)[1]
     script = f"import socket; print(socket.socket().connect_ex(('{gateway}', 22)))"
@@ -125,13 +113,15 @@ def test_this_machine_cannot_be_reached_from_a_node(it: TestLab) -> None:
     assert told in ("113", "no answer")  # EHOSTUNREACH; "refused" would be an answer
 
 
-def test_its_health_is_the_limit_read_back(it: TestLab, engine: Engine) -> None:
-    nodes = up(it)
-    (first, second), (node, other) = containers(engine, it), nodes.list()
+def test_its_health_is_the_limit_read_back(shared: Shared, engine: Engine) -> None:
+    nodes = shared.nodes
+    (first, second), (node, other) = containers(engine, shared.it), nodes.list()
     nodes.shape(node, ONE.with_rates("all", {"inter_node": "50mbit"}).links_of("node0"))
     assert [inside(engine, each, "sh", "-c", HEALTH)[0] for each in (first, second)] == [0, 0]
     assert inside(engine, second, "tc", "qdisc", "del", "dev", other.interface, "root")[0] == 0
     assert [inside(engine, each, "sh", "-c", HEALTH)[0] for each in (first, second)] == [0, 1]
+    for each in nodes.list():
+        nodes.shape(each, ONE.links_of(each.name))
 
 
 def test_a_node_that_was_killed_ends_the_lab_and_all_of_it(it: TestLab, engine: Engine) -> None:
@@ -198,81 +188,37 @@ def test_a_volume_that_others_keep_under_its_name_is_left_alone(
     assert parts(engine, project(it)) == [name]
 
 
-@pytest.mark.parametrize("after_s", [0.4, 0.8, 1.2, 1.6])
-def test_nothing_is_left_of_an_up_that_was_killed(
-    it: TestLab, engine: Engine, after_s: float
-) -> None:
-    process = it.start("up", "--backend", "compose", "--lab", it.name, "--no-probe")
-    time.sleep(after_s)
-    process.kill()
-    process.communicate()
-    assert eventually(lambda: not parts(engine, project(it)), 20) or process.returncode == 0
-    time.sleep(1)  # what a killed Compose had still asked for
-    if process.returncode != 0:
-        assert parts(engine, project(it)) == []
-
-
-def test_what_nobody_could_remove_is_removed_by_the_next_command(
-    it: TestLab, engine: Engine
-) -> None:
-    process = it.start("up", "--backend", "compose", "--lab", it.name)
-    assert eventually(lambda: len(containers(engine, it)) == 2, 60)
-    (tie,) = ties(project(it))
-    os.kill(tie, signal.SIGKILL)
-    process.kill()
-    process.communicate()
-    assert parts(engine, project(it)) != []
-    done = it.command("up", "--backend", "compose", "--lab", it.name, "--no-probe")
-    assert done.returncode == 0, done.stderr
-    assert len(containers(engine, it)) == 2
-    done = it.command("down", "--lab", it.name)
-    assert done.returncode == 0, done.stderr
-    assert parts(engine, project(it)) == []
-
-
-def ties(name: str) -> list[int]:
-    """The processes that would remove a project."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"cluster.compose.tie" in words and name.encode() in words:
-                found.append(int(entry.name))
-    return found
-
-
-def test_a_job_gives_what_it_gives_in_namespaces(it: TestLab) -> None:
+def test_a_job_gives_what_it_gives_in_namespaces(it: TestLab, trained: dict[str, Any]) -> None:
     """The same cluster and job on both: equal plan, equal parameters, equal bytes."""
-    small = ("model.layers=2", "model.width=64", "pace=null", "train.steps=4")
-    sets = (*small, f"data.path={__file__}")
-    runs = {}
-    for backend in ("compose", "netns"):
-        done = it.command("up", "--backend", backend, "--lab", it.name, "--no-probe")
-        assert done.returncode == 0, done.stderr
-        runs[backend] = it.run("hier", *sets)
-        assert it.command("down", "--lab", it.name).returncode == 0
-    ours, theirs = runs["compose"], runs["netns"]
-    assert ours["backend"] == "compose"
+    done = it.command("up", "--backend", "netns", "--lab", it.name, "--no-probe")
+    assert done.returncode == 0, done.stderr
+    theirs = it.run("hier", *SETS)
+    assert it.command("down", "--lab", it.name).returncode == 0
+    assert (trained["backend"], theirs["backend"]) == ("compose", "netns")
     for key in ("plan_sha256", "params_sha256", "inter_node_bytes_per_step", "gradient_bytes"):
-        assert ours[key] == theirs[key], key
+        assert trained[key] == theirs[key], key
 
 
-def test_files_of_a_run_belong_to_whom_ranks_run_as(it: TestLab) -> None:
-    nodes = up(it)
-    summary = it.run("hier", "model.layers=2", "model.width=64", "pace=null", "train.steps=2")
-    owners = {f.stat().st_uid for f in (it.runs / summary["run_id"]).glob("rank*.jsonl")}
-    assert owners == {nodes.user[0]} and 0 not in owners
+def test_files_of_a_run_belong_to_whom_ranks_run_as(
+    shared: Shared, trained: dict[str, Any]
+) -> None:
+    files = (shared.it.runs / trained["run_id"]).glob("rank*.jsonl")
+    owners = {file.stat().st_uid for file in files}
+    assert owners == {shared.nodes.user[0]} and 0 not in owners
 
 
-def test_a_killed_node_ends_a_run_with_its_name(it: TestLab, engine: Engine) -> None:
-    up(it)
+def test_a_killed_node_ends_a_run_with_its_name(shared: Shared, engine: Engine) -> None:
+    """The last one: the lab ends with it."""
+    it = shared.it
+    earlier = set(it.runs.glob("*"))
     process = it.start("run", "hier", "--lab", it.name, "--steps", "100000", "--set", "pace=null")
-    assert eventually(lambda: any(it.runs.glob("*/rank0.jsonl")), 60)
     assert eventually(
-        lambda: any('"kind":"step"' in f.read_text() for f in it.runs.glob("*/rank0.jsonl")), 60
+        lambda: any(
+            '"kind":"step"' in file.read_text()
+            for file in it.runs.glob("[!.]*/rank0.jsonl")
+            if file.parent not in earlier and not file.parent.is_symlink()
+        ),
+        100,
     )
     engine.api.kill(containers(engine, it)[1])
     out, err = process.communicate(timeout=60)

@@ -24,10 +24,10 @@ from cluster.compose.image import ensure_image
 from cluster.compose.monitoring import find_monitoring
 from cluster.nodes import Monitoring
 from jobs.server.ports import GATEWAY_PORT
+from tests.live.containers import parts, project
 from tests.live.host import eventually
 from tests.live.lab import SMALL, TestLab
 from tests.live.scraping import Prometheus
-from tests.live.test_compose_lab import parts, project
 from tests.prometheus import find
 
 pytestmark = [pytest.mark.docker, pytest.mark.prometheus, pytest.mark.timeout(300)]
@@ -45,11 +45,6 @@ USER 472:0
 WORKDIR /var/lib/dashboards
 ENTRYPOINT ["python3", "-m", "http.server", "3000"]
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine.connect()
 
 
 @pytest.fixture(scope="module")

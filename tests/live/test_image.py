@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.compose.engine import Engine
-from cluster.compose.image import STAGE_LABEL, image_name
+from cluster.compose.image import STAGE_LABEL, base_image, image_name
 from tests.cluster.compose.test_wheels import write_wheel
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -37,8 +37,13 @@ print(json.dumps({
 """
 
 
-def docker(*words: str) -> str:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=60)
+LISTED = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
+
+
+def docker(*words: str, folder: Path | None = None) -> str:
+    done = subprocess.run(
+        ["docker", *words], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -126,15 +131,31 @@ def test_packages_are_layers_and_nothing_of_their_making_is_kept(project: Path) 
     seen = docker("history", "--no-trunc", name) + docker("image", "inspect", name)
     assert SECRET not in seen
     assert "PIP_" not in seen
-    listed = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
     run = ["run", "--rm", "--network=none", name]
-    assert docker(*run, "python", "-c", listed).split() == ["click", "torch"]
+    assert docker(*run, "python", "-c", LISTED).split() == ["click", "torch"]
     assert docker(*run, "sh", "-c", "ls /build /opt/pip 2>&1 || true").count("No such file") == 2
     copied = docker("history", "--format={{.CreatedBy}}", "--no-trunc", name).split("\n")
     assert sum("COPY" in line for line in copied) == 2
     left = ["image", "ls", "--quiet", f"--filter=label={STAGE_LABEL}={name}"]
     assert docker(*left) == ""
     assert sorted(tagged()) == sorted([name, f"{REPOSITORY}:latest"])
+
+
+def test_compose_builds_it_by_hand_from_wheels(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/compose-by-hand.md says where no index can be reached."""
+    shutil.copy(ROOT / "docker-compose.yml", project)
+    shutil.copytree(project.parent / "shelf", project / "images/wheels")
+    name = f"{REPOSITORY}:by-hand"
+    engine = Engine.connect()
+    monkeypatch.setenv("DDPLAB_IMAGE", name)
+    monkeypatch.setenv("DDPLAB_BASE_IMAGE", base_image(engine))
+    engine.api.close()
+    docker("compose", "build", folder=project)
+    run = ["run", "--rm", "--network=none", name]
+    assert docker(*run, "python", "-c", LISTED).split() == ["click", "torch"]
+    assert SECRET not in docker("history", "--no-trunc", name) + docker("image", "inspect", name)
 
 
 def test_killed_half_way_it_leaves_no_name_and_the_engine_stops(project: Path) -> None:

@@ -1,5 +1,6 @@
 """What each rank runs when several jobs take turns in one set of ranks: jobs.worker, repeatedly.
 
+Of the steps without network, from which nothing is judged here, there are the fewest.
 Beside the records of each job stands what its node's loopback carried while its steps ran.
 """
 
@@ -18,6 +19,8 @@ from jobs.rendezvous import rendezvous
 from jobs.spec import JobSpec
 from jobs.worker import ready_to_train
 
+BASELINE_STEPS = 2
+
 
 def main(argument: dict[str, Any]) -> None:
     told = RankArgument.model_validate_json(json.dumps(argument))
@@ -32,7 +35,9 @@ def main(argument: dict[str, Any]) -> None:
             windows = Windows(text.content, job.model.context)
             with ready_to_train(turn, text, windows, store, Events(None)) as rank_run:
                 loopback = NicCounters("lo")  # what comes before depends on how busy the machine is
-                rank_run.run()
+                rank_run.begin(BASELINE_STEPS)
+                rank_run.train(range(job.train.steps))
+                rank_run.finish()
                 dist.barrier()
             if told.local_rank == 0:
                 crossed, _ = loopback.total()
