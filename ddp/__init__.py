@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ddp.algorithms import ALGORITHMS
+    from ddp.algorithms.algorithm import Algorithm
     from ddp.errors import DdpError, ReductionFailed, UsageError
     from ddp.executor import Collective, NoCollective
     from ddp.fabric import Fabric
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
     from ddp.parallel import DistributedDataParallel
     from ddp.plan import ReductionPlan
     from ddp.reference import Reference
+    from ddp.schedule import Schedule, Transfer
+    from ddp.with_accelerate import accelerate_kwargs
 
 __all__ = [
     "ALGORITHMS",
+    "Algorithm",
     "Collective",
     "DdpError",
     "DistributedDataParallel",
@@ -28,12 +32,16 @@ __all__ = [
     "ReductionFailed",
     "ReductionPlan",
     "Reference",
+    "Schedule",
+    "Transfer",
     "UsageError",
+    "accelerate_kwargs",
     "reduce_hook",
 ]
 
 _MODULES = {
     "ALGORITHMS": "ddp.algorithms",
+    "Algorithm": "ddp.algorithms.algorithm",
     "Collective": "ddp.executor",
     "DdpError": "ddp.errors",
     "DistributedDataParallel": "ddp.parallel",
@@ -43,7 +51,10 @@ _MODULES = {
     "ReductionFailed": "ddp.errors",
     "ReductionPlan": "ddp.plan",
     "Reference": "ddp.reference",
+    "Schedule": "ddp.schedule",
+    "Transfer": "ddp.schedule",
     "UsageError": "ddp.errors",
+    "accelerate_kwargs": "ddp.with_accelerate",
     "reduce_hook": "ddp.hooks",
 }
 

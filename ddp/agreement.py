@@ -17,8 +17,10 @@ from ddp.bucket import status_numel
 from ddp.errors import DdpError, TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.failure import leave_together
+from ddp.importpath import is_pinned
 from ddp.membership import Facts, Membership, PrivateGroup, fabric_from, node_identity
 from ddp.options import Options
+from ddp.own_schedule import plan_facts
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments, make_buckets
 
 
@@ -38,7 +40,7 @@ def agree(
         check_same(facts)
         fabric = agree_on_fabric(facts, fabric)
         plan = make_plan(module, options, fabric, membership.size)
-        check_same_plan(membership.exchange("plan", {"sha256": plan.sha256}))
+        check_same_plan(membership.exchange("plan", plan_facts(plan)))
     except DdpError:  # peers may still have to read the same in the store
         leave_together(membership.store, membership.rank, membership.size)
         raise
@@ -219,9 +221,9 @@ def _contents(plan: ReductionPlan) -> list[frozenset[str]]:
 def _segments(options: Options, num_bytes: int) -> int:
     if options.segments != "auto":
         return options.segments
-    if options.algorithm not in ALGORITHMS:  # a collective of the caller's own
-        return 1
-    return choose_segments(options.algorithm, num_bytes)
+    if options.algorithm in ALGORITHMS or is_pinned(options.algorithm):
+        return choose_segments(options.algorithm, num_bytes)
+    return 1  # a collective of the caller's own
 
 
 def agree_on_fabric(facts: Sequence[Facts], given: Fabric | None) -> Fabric:
@@ -234,8 +236,16 @@ def agree_on_fabric(facts: Sequence[Facts], given: Fabric | None) -> Fabric:
 
 
 def check_same_plan(facts: Sequence[Facts]) -> None:
-    """Raises UsageError where ranks made different plans of the same facts."""
+    """Raises UsageError where ranks made different plans of the same facts, or wrong schedules."""
     for rank, theirs in enumerate(facts):
+        if theirs["error"]:
+            raise UsageError(f"rank {rank}: {theirs['error']}")
+    for rank, theirs in enumerate(facts):
+        if theirs["schedule"] != facts[0]["schedule"]:
+            raise UsageError(
+                f"rank {rank} made another schedule than rank 0 of the same fabric: an algorithm "
+                "depends on nothing but its arguments"
+            )
         if theirs != facts[0]:
             raise UsageError(
                 f"rank {rank} made another reduction plan than rank 0: "

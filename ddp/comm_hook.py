@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from ddp.bucket import Bucket
 from ddp.errors import PeerTimeout, UsageError
 from ddp.membership import Membership
+from ddp.source import blame, module_words
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Tensor]"]
 
@@ -76,7 +77,10 @@ class CommHook:
         Raises PeerTimeout where the hook's future stays open, UsageError for a wrong result.
         """
         seen = GradBucket(bucket)
-        future = self.hook(self.state, seen)
+        try:
+            future = self.hook(self.state, seen)
+        except Exception as exc:
+            raise blame(exc) or exc from exc
         if not isinstance(future, torch._C.Future):  # also what a future's then() gives
             raise UsageError(
                 f"{self.name} returned {type(future).__name__}: a hook returns a torch.futures."
@@ -118,7 +122,7 @@ def agree_on_hook(membership: Membership, hook: Hook) -> str:
 def hook_name(hook: Hook) -> str:
     """How a plan calls a hook: where it was defined."""
     name = getattr(hook, "__qualname__", type(hook).__qualname__)
-    return f"hook {getattr(hook, '__module__', '?')}.{name}"
+    return f"hook {module_words(getattr(hook, '__module__', '?'))}.{name}"
 
 
 def _describe(value: object) -> str:

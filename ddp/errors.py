@@ -7,6 +7,7 @@ DdpError
 |   +-- PeerTimeout     a wait ran out; the message names bucket, stage and peer
 +-- ReductionFailed     this job must stop on every rank; carries the first cause
 +-- UsageError          a call or a module that cannot be reduced correctly
+    +-- OwnCodeError    code of the user's own, named by where it is, cannot be used
 """
 
 
@@ -36,3 +37,13 @@ class ReductionFailed(DdpError, RuntimeError):
 
 class UsageError(DdpError, ValueError):
     """A call or a module that cannot be reduced correctly."""
+
+
+class OwnCodeError(UsageError):
+    """Code of the user's own, named by where it is, cannot be used: what was seen, rule and fix."""
+
+    def __init__(self, message: str, rule: str | None = None, fix: str | None = None) -> None:
+        super().__init__("; ".join(part for part in (message, rule, fix) if part))
+        self.message = message
+        self.rule = rule
+        self.fix = fix

@@ -18,13 +18,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 
-from ddp.agreement import agree_on_fabric, check_same, dtype_name
-from ddp.algorithms import find_algorithm
+from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
+from ddp.algorithms import find_algorithm, pinned
 from ddp.errors import PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause, stopped
 from ddp.membership import Membership, node_identity
+from ddp.own_schedule import plan_facts
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments
 
 
@@ -64,6 +65,7 @@ class HookState:
         segments: int | Literal["auto"] = "auto",
         timeout_s: float = 60.0,
     ) -> None:
+        algorithm = pinned(algorithm)
         self._choice = _Choice(algorithm, ring_order, ring_seed, segments, timeout_s)
         self._membership = membership = Membership(process_group, timeout_s)
         error: str | None = None
@@ -82,6 +84,7 @@ class HookState:
         )
         check_same(facts)
         self.fabric = agree_on_fabric(facts, fabric)
+        check_same_plan(membership.exchange("plan", plan_facts(self._plan(()))))
         self._first_cause = FirstCause(membership.store, membership.rank, membership.size)
         self._group = membership.connect()
         self._collective = make_collective(

@@ -10,6 +10,8 @@ from typing import Literal
 from ddp.algorithms import find_algorithm
 from ddp.errors import UsageError
 
+BUCKET_CAP_MB = 25.0
+
 
 @dataclass(frozen=True)
 class Options:
@@ -31,6 +33,8 @@ class Options:
     explicit_sync: bool = False
     rebuild_buckets: bool = True
     lesson_deadlock: bool = False
+    refusal: str | None = None
+    """Why an argument cannot be kept, in words; all ranks must say so together."""
 
     def __post_init__(self) -> None:
         # at once: without it there is no saying how long to wait for the other ranks
@@ -39,6 +43,8 @@ class Options:
 
     def check(self, *, registered: bool) -> None:
         """Raises UsageError. `registered`: the algorithm is one of ours, given by name."""
+        if self.refusal:
+            raise UsageError(self.refusal)
         if registered:
             find_algorithm(self.algorithm)
         if self.segments != "auto" and (type(self.segments) is not int or self.segments < 1):

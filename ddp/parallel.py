@@ -7,25 +7,27 @@ during backward is `reducer`.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddp import agreement
+from ddp.algorithms import pinned
 from ddp.between import between_steps
 from ddp.bucket import make_all
 from ddp.calibrate import Calibration, calibrate
 from ddp.comm_hook import CommHook, Hook, agree_on_hook
 from ddp.digest import sha256_of
+from ddp.drop_in import TorchArguments, buffers_wanted, why_refused
 from ddp.errors import UsageError
 from ddp.executor import Collective, NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause
 from ddp.join import Roll
 from ddp.membership import Membership
-from ddp.options import OPTION_NAMES, Options
+from ddp.options import BUCKET_CAP_MB, OPTION_NAMES, Options
 from ddp.outputs import find_tensors
 from ddp.plan import ReductionPlan
 from ddp.reducer import Reducer
@@ -36,8 +38,10 @@ from ddp.transport.p2p import P2PTransport
 class DistributedDataParallel(nn.Module):
     """`module`, with gradients that are the mean over all ranks when `backward` returns.
 
-    Arguments as torch's class where the names are the same, plus:
-    algorithm: a name in ddp.algorithms.ALGORITHMS, or a Collective.
+    Arguments as torch's class (other values than it has by default are refused where they could
+    not be kept: ddp.drop_in), plus:
+    algorithm: a name in ddp.algorithms.ALGORITHMS, an import path (ddp.algorithms.own), or a
+      Collective.
     ring_order, ring_seed: how a ring visits ranks. segments: parts of a bucket in flight.
     overlap: reduce during backward, else after it. per_parameter: a bucket for each parameter.
     explicit_sync (with overlap=False): nothing is reduced before `sync_grads()` is called.
@@ -74,17 +78,20 @@ class DistributedDataParallel(nn.Module):
     def __init__(
         self,
         module: nn.Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: Any = 0,
         *,
         algorithm: str | Collective = "hierarchical",
         ring_order: str = "contiguous",
         ring_seed: int = 0,
         segments: int | Literal["auto"] = "auto",
         process_group: dist.ProcessGroup | None = None,
-        bucket_cap_mb: float = 25.0,
+        bucket_cap_mb: float | None = None,
         first_bucket_mb: float = 1.0,
         overlap: bool = True,
         per_parameter: bool = False,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
         find_unused_parameters: bool = False,
         static_graph: bool = False,
         explicit_sync: bool = False,
@@ -93,9 +100,13 @@ class DistributedDataParallel(nn.Module):
         gradient_as_bucket_view: bool = True,
         fabric: Fabric | None = None,
         timeout_s: float = 60.0,
+        **torchs: Unpack[TorchArguments],
     ) -> None:
+        refusal = why_refused(device_ids, output_device, dim, torchs)
+        broadcast_buffers = buffers_wanted(broadcast_buffers, torchs)
+        bucket_cap_mb = BUCKET_CAP_MB if bucket_cap_mb is None else bucket_cap_mb
         given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
-        given["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
+        given["algorithm"] = pinned(algorithm) if isinstance(algorithm, str) else algorithm.name
         super().__init__()
         self.module = module
         self._options = Options(**given)
@@ -256,7 +267,7 @@ class DistributedDataParallel(nn.Module):
         if not isinstance(algorithm, str):
             return algorithm
         return make_collective(
-            algorithm,
+            self._options.algorithm,
             self._plan.schedule(),
             self._group.rank,
             self._fabric,

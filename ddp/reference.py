@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ddp.algorithms import ALGORITHMS
+from ddp.algorithms import is_known
 from ddp.errors import PlanError
 from ddp.plan import BucketLayout, ReductionPlan
 from ddp.replay import replay
@@ -39,7 +39,7 @@ class Reference:
 
     @plan.setter
     def plan(self, plan: ReductionPlan) -> None:
-        schedule = plan.schedule() if plan.algorithm in ALGORITHMS else None
+        schedule = plan.schedule() if is_known(plan.algorithm) else None
         if schedule is None:
             raise PlanError(f"{plan.algorithm} has no schedule, so there is nothing to replay")
         self._plan, self._schedule = plan, schedule

@@ -24,6 +24,8 @@ class Transfer(NamedTuple):
 
 
 Stage = tuple[Transfer, ...]
+MOST_STAGES = 100_000
+"""Far more than any all-reduce has; what never ends is found out by it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Schedule:
 
     def __iter__(self) -> Iterator[Stage]:
         for index, stage in enumerate(self.stages()):
+            if index == MOST_STAGES:
+                raise ScheduleError(f"{self.name}: more than {MOST_STAGES:,} stages; does it end?")
             self._check(index, stage)
             yield stage
 

@@ -1,20 +1,24 @@
 """What ranks tell one another before they train, so that all do the same or all stop.
 
-Owns the comparison of the text each has read and of the model each has built. What a model's
-tensors are is compared by ddp.
+Owns the comparison of the text each has read, of the model each has built and of the hook each has
+found. What a model's tensors are is compared by ddp, and so is an algorithm.
 """
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
 
 from jobs.argument import RankArgument
 from jobs.errors import DataError, ModelError, WorkerError
+from jobs.modelfile import KEY, ModelFile
 from jobs.models import Model
+from jobs.owncode import FoundHook, find_hook
 from jobs.rendezvous import ranks_words
 from jobs.wrapping import told_in_words
+
+Made = TypeVar("Made")
 
 
 def agree_on_data(told: RankArgument, store: Store, sha256: str) -> None:
@@ -38,32 +42,50 @@ def agree_on_model(told: RankArgument, store: Store, build: Callable[[], Model])
 
     Also where ranks have built it from different files; WorkerError where a rank ended meanwhile.
     """
-    model, failure = None, None
+    return _agree_on(told, store, ("model", KEY), build, lambda model: model.file)
+
+
+def agree_on_hook(told: RankArgument, store: Store) -> FoundHook | None:
+    """The hook that the job names, where it names one. Raises as `agree_on_model` does."""
+    place = told.job.ddp.hook
+    if place is None:
+        return None
+    return _agree_on(
+        told, store, ("hook", "ddp.hook"), lambda: find_hook(place), lambda it: it.file
+    )
+
+
+def _agree_on(
+    told: RankArgument,
+    store: Store,
+    names: tuple[str, str],
+    make: Callable[[], Made],
+    file_of: Callable[[Made], ModelFile | None],
+) -> Made:
+    """`names`: what it is, and the key of the job that says what to run for it."""
+    (what, key), made, failure = names, None, None
     try:
-        model = build()
+        made = make()
     except Exception as exc:
         failure = exc
-    built = _exchange(told, store, "model", "the model", _built(model, failure))
-    for rank, theirs in enumerate(built):
-        if theirs["error"]:
-            raise ModelError(f"rank {rank}: {theirs['error']}") from failure
-    others = [rank for rank in range(told.world_size) if built[rank] != built[0]]
-    if others:
-        raise ModelError(
-            f"model.import: {ranks_words(others)} ran another file than rank 0",
-            rule="every node has the same file",
-            fix="copy it to every node, and leave it alone until the job has started",
-        )
-    assert model is not None
-    return model
-
-
-def _built(model: Model | None, failure: Exception | None) -> dict[str, Any]:
-    file = model.file if model else None
-    return {
+    file = None if made is None else file_of(made)
+    said = {
         "error": told_in_words(failure) if failure else None,
         "sha256": file.sha256 if file else None,
     }
+    answers = _exchange(told, store, what, f"the {what}", said)
+    for rank, theirs in enumerate(answers):
+        if theirs["error"]:
+            raise ModelError(f"rank {rank}: {theirs['error']}") from failure
+    others = [rank for rank in range(told.world_size) if answers[rank] != answers[0]]
+    if others:
+        raise ModelError(
+            f"{key}: {ranks_words(others)} ran another file than rank 0",
+            rule="every node has the same file",
+            fix="copy it to every node, and leave it alone until the job has started",
+        )
+    assert made is not None
+    return made
 
 
 def _exchange(told: RankArgument, store: Store, topic: str, what: str, own: Any) -> list[Any]:
@@ -76,7 +98,7 @@ def _exchange(told: RankArgument, store: Store, topic: str, what: str, own: Any)
     except RuntimeError as exc:
         raise WorkerError(
             f"rank {told.rank} could not learn what the other ranks say of {what}",
-            rule="all ranks have their data and their model before they start",
+            rule="all ranks have their data, model and hook before they start",
             fix="look at the logs of the other ranks",
             seen=str(exc).partition("\n")[0],
         ) from exc

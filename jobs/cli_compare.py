@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli_lab import MOST, json_option
+from jobs.cli_making import also_algorithm_option
 from jobs.verbs import CommandLineError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Asked:
 @click.option("--steps", type=click.IntRange(1, MOST), help="Counted steps of a turn: 10.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Such as train.lr=0.01.")
 @click.option("--data", type=str, help="File or folder to train on: data.path.")
+@also_algorithm_option
 @click.option("--rate", help="Refuse to run unless the lab's links have this rate.")
 @click.option("--allow-different", is_flag=True, help="Also what is not the same training.")
 @click.option("--lab", "lab_name", help="Name of the lab.")
@@ -101,8 +103,8 @@ def _compare_jobs(jobs: Sequence[str], run_options: Mapping[str, Any], asked: As
     from jobs.compare.rules import job_differences, require_same
     from jobs.compare.runs import labels as own_labels
 
-    _require_several(jobs, "JOBS")
     specs = _load(jobs, run_options)
+    _require_several([spec.name for spec in specs], "JOBS")
     labels = own_labels([spec.name for spec in specs])
     base = _base(asked.base, labels, [spec.ddp.algorithm for spec in specs])
     named = [
@@ -115,7 +117,7 @@ def _compare_jobs(jobs: Sequence[str], run_options: Mapping[str, Any], asked: As
     lab = open_lab("default" if lab_name is None else lab_name)
     require_rate(lab, run_options["rate"], f'compare JOBS="{" ".join(jobs)}"')
     for spec in specs:
-        require_data(spec, lab.spec.nodes * lab.spec.ranks_per_node)
+        require_data(spec, lab.spec.nodes, lab.spec.ranks_per_node)
     lab = lab_to_run_on(lab, asked.as_json)
     result = _take_turns(specs, labels, lab, run_options, alike=not differences, asked=asked)
     return _conclude(result, labels, base, differences, asked)
@@ -131,8 +133,7 @@ def _require_several(names: Sequence[str], variable: str) -> None:
 
 
 def _load(jobs: Sequence[str], run_options: Mapping[str, Any]) -> "list[JobSpec]":
-    from jobs.cli_run import assignments
-    from jobs.spec import load_job
+    from jobs.cli_run import assignments, load_jobs
 
     settings = assignments(run_options["sets"], None, run_options["data"])
     if any(setting.partition("=")[0].strip() == "train.steps" for setting in settings):
@@ -141,7 +142,7 @@ def _load(jobs: Sequence[str], run_options: Mapping[str, Any]) -> "list[JobSpec]
             rule="a job trains STEPS steps in each of ROUNDS turns",
             fix="STEPS=20, or ROUNDS=5",
         )
-    return [load_job(job, settings) for job in jobs]
+    return load_jobs(jobs, settings, run_options["algorithm"])
 
 
 def _base(asked: str | None, labels: Sequence[str], algorithms: Sequence[str]) -> str:

@@ -28,6 +28,12 @@ backend_option = click.option(
 privilege_option = click.option(
     "--privilege", default="none", help="none, or sudo: asks for your password."
 )
+algorithm_option = click.option(
+    "--algorithm", help="A name, or one of your own: my.py:build, my_pkg.module:build."
+)
+also_algorithm_option = click.option(
+    "--algorithm", help="Also the first of the jobs with this one: a name, or my.py:build."
+)
 subnet_option = click.option(
     "--subnet", help="Addresses of the network between nodes, such as 10.99.0.0/24."
 )

@@ -1,13 +1,14 @@
 """The verbs about runs: run, runs, runs-clean."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.cli_lab import json_option, lab_option
-from jobs.cli_making import RUNS
+from jobs.cli_making import RUNS, algorithm_option
 from jobs.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ FAILED, STOPPED = 1, 130
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Such as train.lr=0.01.")
 @click.option("--steps", type=int, help="Measured steps: train.steps.")
 @click.option("--data", type=str, help="File or folder to train on: data.path.")
+@algorithm_option
 @click.option("--rate", help="Refuse to run unless the lab's links have this rate.")
 @click.option("--print-config", is_flag=True, help="Print the resolved job and do nothing.")
 @lab_option
@@ -34,6 +36,7 @@ def run(
     sets: tuple[str, ...],
     steps: int | None,
     data: str | None,
+    algorithm: str | None,
     rate: str | None,
     print_config: bool,
     lab_name: str,
@@ -44,13 +47,13 @@ def run(
     from jobs.cli_link import lab_to_run_on
     from jobs.spec import load_job
 
-    spec = load_job(job, assignments(sets, steps, data))
+    spec = load_job(job, assignments(sets, steps, data, algorithm))
     if print_config:
         click.echo(_config(spec, as_json), nl=False)
         return 0
     lab = open_lab(lab_name)
     require_rate(lab, rate, f"run JOB={job}")
-    require_data(spec, lab.spec.nodes * lab.spec.ranks_per_node)
+    require_data(spec, lab.spec.nodes, lab.spec.ranks_per_node)
     return _run(spec, lab_to_run_on(lab, as_json), as_json)
 
 
@@ -89,9 +92,13 @@ def runs_clean(keep: int, as_json: bool) -> None:
     click.echo(f"{len(removed)} removed, {len(kept)} kept.    next    make runs")
 
 
-def assignments(sets: tuple[str, ...], steps: int | None, data: str | None) -> list[str]:
+def assignments(
+    sets: Sequence[str], steps: int | None, data: str | None, algorithm: str | None = None
+) -> list[str]:
     """What the options say about a job, as load_job takes it."""
     settings = list(sets)
+    if algorithm is not None:
+        settings.append(f"ddp.algorithm={json.dumps(algorithm)}")
     if steps is not None:
         settings.append(f"train.steps={steps}")
     if data is not None:
@@ -137,22 +144,36 @@ def require_rate(lab: "Lab", rate: str | None, command: str) -> None:
     )
 
 
-def require_data(spec: "JobSpec", num_ranks: int) -> None:
-    """Raises DataError or ModelError before anything is started."""
+def load_jobs(
+    jobs: Sequence[str], settings: Sequence[str], algorithm: str | None
+) -> "list[JobSpec]":
+    """Jobs for one comparison; with an algorithm also the first of them with it in place."""
+    from jobs.owncode import job_name
+    from jobs.spec import load_job
+
+    specs = [load_job(job, settings) for job in jobs]
+    if algorithm is not None and jobs:
+        own = (f"ddp.algorithm={json.dumps(algorithm)}", f"name={json.dumps(job_name(algorithm))}")
+        specs.append(load_job(jobs[0], [*settings, *own]))
+    return specs
+
+
+def require_data(spec: "JobSpec", nodes: int, ranks_per_node: int) -> None:
+    """Raises DataError, ModelError or JobSpecError before anything is started."""
     from jobs.inputs import check_inputs
 
-    check_inputs(spec, num_ranks)
+    check_inputs(spec, nodes, ranks_per_node)
 
 
 def _run(spec: "JobSpec", lab: "Lab", as_json: bool) -> int:
-    from ddp.algorithms import ALGORITHMS
     from jobs.launch import launch
+    from jobs.owncode import algorithm_summary
     from jobs.report.lab_words import lab_words
     from jobs.report.live import LiveRun
     from jobs.report.terminal import error_console, output_console
 
     console = error_console() if as_json else output_console()
-    summary = ALGORITHMS[spec.ddp.algorithm].summary
+    summary = algorithm_summary(spec.ddp)
     result = launch(spec, lab, RUNS, LiveRun(console, lab_words(lab), summary))
     if as_json:
         click.echo(json.dumps(result.summary))

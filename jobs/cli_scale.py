@@ -8,8 +8,14 @@ import click
 from click.core import ParameterSource
 
 from jobs.cli_lab import MOST, json_option
-from jobs.cli_making import RUNS, backend_option, making_of, privilege_option
-from jobs.cli_run import assignments
+from jobs.cli_making import (
+    RUNS,
+    also_algorithm_option,
+    backend_option,
+    making_of,
+    privilege_option,
+)
+from jobs.cli_run import assignments, load_jobs
 
 if TYPE_CHECKING:
     from jobs.scale.plan import ScalePlan
@@ -27,6 +33,7 @@ FAILED, STOPPED = 1, 130
 @click.option("--scaling", default="weak", help="weak: a rank keeps its batch; strong: a step.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Such as train.lr=0.01.")
 @click.option("--data", type=str, help="File or folder to train on: data.path.")
+@also_algorithm_option
 @click.option("--rounds", type=click.IntRange(1, MOST), help="Rounds of turns at each size.")
 @click.option("--steps", type=click.IntRange(1, MOST), help="Counted steps of a turn.")
 @backend_option
@@ -40,6 +47,7 @@ def scale(
     scaling: str,
     sets: tuple[str, ...],
     data: str | None,
+    algorithm: str | None,
     rounds: int | None,
     steps: int | None,
     backend: str,
@@ -52,10 +60,9 @@ def scale(
     from jobs.rounds.launcher import ROUNDS, TURN_STEPS
     from jobs.scale.plan import plan_scale
     from jobs.scale.sizes import LabChoice, Turns
-    from jobs.spec import load_job
 
     settings = assignments(sets, None, data)
-    specs = [load_job(job, settings) for job in jobs]
+    specs = load_jobs(jobs, settings, algorithm)
     plan = plan_scale(specs, load_cluster(cluster, rate), nodes, scaling)
     _check_inputs(plan)
     making = making_of(backend, privilege)
@@ -80,7 +87,7 @@ def _check_inputs(plan: "ScalePlan") -> None:
 
     for size in plan.sizes:
         for job in plan.jobs_at(size):
-            check_inputs(job, size.num_ranks)
+            check_inputs(job, size.nodes, size.ranks_per_node)
 
 
 def _run(

@@ -11,6 +11,7 @@ from threading import Timer
 from cluster.nodes import NodeProcess, Nodes
 from jobs.errors import LaunchError
 from jobs.modelspec import OwnSpec
+from jobs.owncode import own_paths
 from jobs.runfolder import RunFolder
 from jobs.runinfo import PROJECT
 from jobs.spec import JobSpec
@@ -48,6 +49,7 @@ def _named_files(jobs: Iterable[JobSpec]) -> Iterator[Path]:
             yield Path(job.data.path).absolute()
         if isinstance(job.model, OwnSpec):
             yield job.model.path.absolute()
+        yield from own_paths(job.ddp)
 
 
 def _require_open(nodes: Nodes, paths: Sequence[Path]) -> None:

@@ -4,7 +4,7 @@ Owns the keys of the records' header. Measures nothing.
 """
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,10 +16,22 @@ from jobs.data import Text, Windows
 from jobs.modelfile import ModelFile
 
 
+@dataclass(frozen=True)
+class OwnFiles:
+    """Where code of the user's own came from; None where it is ours."""
+
+    model: ModelFile | None
+    algorithm: ModelFile | None
+    hook: ModelFile | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {f"{name}_file": file for name, file in asdict(self).items()}
+
+
 def rank_header(
     told: RankArgument,
     ddp: DistributedDataParallel,
-    file: ModelFile | None,
+    files: OwnFiles,
     text: Text,
     windows: Windows,
     calibration: Calibration,
@@ -45,7 +57,7 @@ def rank_header(
             "windows": len(windows),
             "sha256": text.sha256,
         },
-        "model_file": asdict(file) if file else None,
+        **files.to_json(),
         "model_parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "initial_params_sha256": ddp.verify_parameters(),

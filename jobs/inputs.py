@@ -1,15 +1,18 @@
 """What a job needs from outside its job file, looked at before anything is started.
 
-Owns what is looked at: the text, and the file of a model of one's own. Every rank reads both again.
+Owns what is looked at: the text, and code of one's own. Every rank reads both again.
 """
 
 from jobs.modelfile import read_source
 from jobs.modelspec import OwnSpec
-from jobs.spec import JobSpec
+from jobs.owncode import check_own_code
+from jobs.spec import JobSpec, node_of
 
 
-def check_inputs(job: JobSpec, num_ranks: int) -> None:
-    """Raises DataError or ModelError where ranks would; the usual text needs no look."""
+def check_inputs(job: JobSpec, nodes: int, ranks_per_node: int) -> None:
+    """Raises DataError, ModelError or JobSpecError where ranks would; the usual needs no look."""
+    num_ranks = nodes * ranks_per_node
+    check_own_code(job.ddp, node_of(job.placement, nodes, ranks_per_node))
     if isinstance(job.model, OwnSpec):
         read_source(job.model)
     if job.data.path is None:

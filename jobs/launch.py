@@ -34,6 +34,8 @@ from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
 from jobs.watch import Watch
 
+AGREED = ("plan", "plan_sha256", "data", "model_file", "algorithm_file", "hook_file")
+"""What ranks have agreed on when they start; it goes into run.json."""
 TICK_S = 0.2
 SLEPT_S = 2.0  # a wait of at most TICK_S that took longer: this process was stopped meanwhile
 
@@ -262,7 +264,7 @@ class RankSet:
             part = self.parts[progress.job]
             ranks = read_ranks(part.folder.path, len(part.plan.node_of))
             header = ranks[0].header or {}
-            for key in ("plan", "plan_sha256", "data", "model_file"):
+            for key in AGREED:
                 part.run[key] = header.get(key)
             part.folder.write("run.json", part.run)
         self.observer.progress(progress, ranks)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
 from jobs.events import Events, PhaseName
+from jobs.owncode import is_priced
 from jobs.predict import (
     Compute,
     ComputeStep,
@@ -113,7 +114,8 @@ class RankRun:
         told = self.told
         fabric = priced_fabric(told.node_of, told.links, self.calibration)
         plan, overlap = self.trainer.ddp.plan, told.job.ddp.overlap
-        prediction = predict(plan, fabric, compute, overlap=overlap) if fabric else None
+        known = fabric if is_priced(plan.algorithm) else None
+        prediction = predict(plan, known, compute, overlap=overlap) if known else None
         write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
 
     def finish(self) -> None:

@@ -54,6 +54,8 @@ def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) ->
         "plan_sha256": None,
         "data": None,
         "model_file": None,
+        "algorithm_file": None,
+        "hook_file": None,
         "versions": versions(),
         "git": git_state(),
         "host": host_facts(),

@@ -11,8 +11,10 @@ from pydantic import PlainValidator, field_validator, model_validator
 from cluster.yamlfile import StrictModel
 from ddp.algorithms import find_algorithm
 from ddp.fabric import Fabric
+from ddp.importpath import is_import_path
 from jobs.errors import JobSpecError
 from jobs.modelspec import NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt
+from jobs.owncode import require_algorithm, require_path
 
 
 def _segments(value: object) -> Literal["auto"] | int:
@@ -62,7 +64,16 @@ class DdpSpec(StrictModel):
     """How gradients are reduced."""
 
     algorithm: str = "hierarchical"
-    """Which all-reduce."""
+    """Which all-reduce: a name of ours, or one of your own, `my.py:build` or `my_pkg.module:build`.
+
+    A relative path counts from the job file's folder, and a module is looked for there first; given
+    with SET or ALGORITHM, in the folder in which the command is given.
+    """
+    hook: str | None = None
+    """A communication hook instead, by its place as for algorithm, called as torch calls hooks.
+
+    Its state is None. algorithm must stay as it is.
+    """
     ring_order: Literal["contiguous", "interleaved", "shuffled"] = "contiguous"
     """How a ring visits the nodes: one after the other, alternating, or at random."""
     ring_seed: NotNegativeInt = 0
@@ -81,10 +92,23 @@ class DdpSpec(StrictModel):
     @field_validator("algorithm")
     @classmethod
     def _known_algorithm(cls, name: str) -> str:
-        return find_algorithm(name).name
+        return require_algorithm(name)
+
+    @field_validator("hook")
+    @classmethod
+    def _a_place(cls, text: str | None) -> str | None:
+        return text if text is None else require_path(text)
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> Self:
+        if self.hook is not None and (self.algorithm, self.segments) != ("hierarchical", "auto"):
+            raise JobSpecError(
+                f"hook {self.hook} with algorithm {self.algorithm}, segments {self.segments}",
+                rule="a hook does all the reducing, so these have no effect",
+                fix="leave them out, or write algorithm: hierarchical and segments: auto",
+            )
+        if is_import_path(self.algorithm):  # known once it has run: where ranks are known
+            return self
         algorithm = find_algorithm(self.algorithm)
         if algorithm.build:
             algorithm.build(Fabric((0,)), self.ring_order, self.ring_seed)

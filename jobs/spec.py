@@ -14,7 +14,6 @@ from typing import Annotated, Self
 from pydantic import Field, PlainValidator, model_validator
 
 from cluster.yamlfile import Document, StrictModel, load_yaml, validate
-from ddp.algorithms import find_algorithm
 from jobs.errors import JobSpecError
 from jobs.modelspec import (
     DEFAULT_KIND,
@@ -26,6 +25,7 @@ from jobs.modelspec import (
     PacedSpec,
     kind_of,
 )
+from jobs.owncode import anchored, reduces
 from jobs.sections import DataSpec, DdpSpec, InjectSpec, PaceSpec, TrainSpec
 
 __all__ = [
@@ -97,8 +97,7 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _an_injected_delay_has_its_place(self) -> Self:
-        reduces = find_algorithm(self.ddp.algorithm).proof != "none"
-        if self.inject and self.inject.phase == "bucket" and not reduces:
+        if self.inject and self.inject.phase == "bucket" and not reduces(self.ddp.algorithm):
             raise JobSpecError(
                 f"inject.phase bucket with algorithm {self.ddp.algorithm}",
                 rule="it reduces no bucket that could take longer",
@@ -124,7 +123,7 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _divergence_is_meant(self) -> Self:
-        diverges = find_algorithm(self.ddp.algorithm).proof == "none"
+        diverges = not reduces(self.ddp.algorithm)
         if diverges != self.expects_divergence:
             raise JobSpecError(
                 f"expects_divergence {json.dumps(self.expects_divergence)} with algorithm "
@@ -199,10 +198,12 @@ def _changes_kind(document: Document, key: str, assignment: str) -> bool:
 def _with_absolute_paths(job: JobSpec, document: Document) -> JobSpec:
     """Ranks run in folders of their own, so no path may depend on where they are."""
 
-    def absolute(path: str | Path, *key: str) -> Path:
+    def folder(*key: str) -> Path:
         file = document.where(key).rpartition(":")[0]
-        folder = Path(document.name).parent if file == document.name else Path()
-        return (folder / Path(path).expanduser()).absolute()
+        return Path(document.name).parent if file == document.name else Path()
+
+    def absolute(path: str | Path, *key: str) -> Path:
+        return (folder(*key) / Path(path).expanduser()).absolute()
 
     if job.data.path is not None:
         path = str(absolute(job.data.path, "data", "path"))
@@ -210,7 +211,9 @@ def _with_absolute_paths(job: JobSpec, document: Document) -> JobSpec:
     if isinstance(job.model, OwnSpec):
         own = job.model.at(absolute(job.model.path, "model", "import"))
         job = job.model_copy(update={"model": own})
-    return job
+    named = {key: getattr(job.ddp, key) for key in ("algorithm", "hook")}
+    places = {key: text and anchored(text, folder("ddp", key)) for key, text in named.items()}
+    return job.model_copy(update={"ddp": job.ddp.model_copy(update=places)})
 
 
 def compute_scaled(job: JobSpec, factor: float) -> JobSpec:

@@ -15,6 +15,7 @@ from jobs.derive import PHASES, StepFigures
 from jobs.errors import JobError
 from jobs.figures import RunFigures, busiest, figures_of_steps, run_figures
 from jobs.modelwords import compute_kind
+from jobs.owncode import algorithm_name
 from jobs.parts import RunPart, changed, split
 from jobs.records import RankRecords, read_records, records_path
 from jobs.spread import Spread
@@ -122,7 +123,7 @@ def _setting(run: Mapping[str, Any]) -> dict[str, Any]:
         "world_size": run["world_size"],
         "placement": job["placement"],
         "wrapper": "ddplab",
-        "algorithm": job["ddp"]["algorithm"],
+        "algorithm": algorithm_name(job["ddp"]),
         "ring_order": job["ddp"]["ring_order"] if ring else None,
         "plan_sha256": run.get("plan_sha256"),
         "model": job["model"]["kind"],

@@ -17,14 +17,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ddp.errors import DdpError, ReductionFailed
-from jobs.agree import agree_on_data, agree_on_model
+from jobs.agree import agree_on_data, agree_on_hook, agree_on_model
 from jobs.argument import RankArgument
 from jobs.data import Text, Windows, check_enough, load_data
 from jobs.errors import JobError, ModelError
 from jobs.events import Events
-from jobs.header import rank_header
+from jobs.header import OwnFiles, rank_header
 from jobs.inject import Delay, check_place
 from jobs.models import build_model
+from jobs.owncode import algorithm_file
 from jobs.rankrun import RankRun
 from jobs.records import RecordWriter
 from jobs.rendezvous import rendezvous
@@ -94,16 +95,18 @@ def ready_to_train(
     with RecordWriter(Path(told.run_dir), told.rank) as writer:
         agree_on_data(told, store, text.sha256)
         model = agree_on_model(told, store, lambda: build_model(job.model, job.train.seed))
+        hook = agree_on_hook(told, store)
         delay = Delay(job.inject, told.rank)
         delay.into_model(model.module)  # before pacing, so that it comes on top of the floors
-        with paced(told, model), wrapped(told, model.module) as ddp:
+        with paced(told, model), wrapped(told, model.module, hook) as ddp:
             check_place(job.inject, told.world_size, len(ddp.plan.buckets))
             # from here on each rank draws its own numbers; the parameters are the same already
             torch.manual_seed(job.train.seed + told.rank)
             calibration = ddp.calibrate()
             ddp.communication()  # what came before the first step belongs to none
             trainer = make_trainer(told, ddp, model, windows, delay)
-            writer.header(rank_header(told, ddp, model.file, text, windows, calibration))
+            files = OwnFiles(model.file, algorithm_file(job.ddp), hook.file if hook else None)
+            writer.header(rank_header(told, ddp, files, text, windows, calibration))
             dist.barrier()  # nobody sends gradients before all NIC counters are read
             events.phase("start", 1, 1)
             with ddp.reduce_with(delay.into_collective(ddp.collective)):

@@ -19,6 +19,7 @@ from jobs.inject import Delay
 from jobs.modelfile import blame
 from jobs.models import Model
 from jobs.optimizers import build_optimizer
+from jobs.owncode import FoundHook
 from jobs.pace import Pace
 from jobs.phases import NicCounters
 from jobs.train import Trainer
@@ -34,7 +35,9 @@ def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataParallel]:
+def wrapped(
+    told: RankArgument, module: nn.Module, found: FoundHook | None
+) -> Iterator[DistributedDataParallel]:
     """The module with its gradients reduced as the job says; an error inside stops all ranks."""
     spec = told.job.ddp
     ddp = DistributedDataParallel(
@@ -51,6 +54,8 @@ def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataPa
         timeout_s=spec.timeout_s,
     )
     try:
+        if found is not None:
+            ddp.register_comm_hook(None, found.hook)
         with failing_together(ddp):
             yield ddp
     finally:

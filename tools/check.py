@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.sizes import report
 
-CHECKED = ("cluster", "ddp", "jobs", "tools", "tests")
+CHECKED = ("cluster", "ddp", "ddplab.py", "jobs", "tools", "tests")
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ VERBS: dict[str, Verb] = {
     ),
     "run": Verb(
         "train on it; see where a step's time goes",
-        ("JOB", "STEPS", "SET", "DATA", "LAB", "RATE"),
+        ("JOB", "ALGORITHM", "STEPS", "SET", "DATA", "LAB", "RATE"),
         ("JOB",),
         command=("ddplab", "run"),
     ),
@@ -65,7 +65,17 @@ VERBS: dict[str, Verb] = {
     "compare": Verb(
         "which way to reduce is faster, in turn",
         (
-            *("JOBS", "RUNS", "BASE", "MAX_SLOWDOWN", "ROUNDS", "STEPS", "SET", "DATA"),
+            *(
+                "JOBS",
+                "ALGORITHM",
+                "RUNS",
+                "BASE",
+                "MAX_SLOWDOWN",
+                "ROUNDS",
+                "STEPS",
+                "SET",
+                "DATA",
+            ),
             *("ALLOW_DIFFERENT", "LAB", "RATE"),
         ),
         needs_one_of=("JOBS", "RUNS"),
@@ -74,7 +84,7 @@ VERBS: dict[str, Verb] = {
     "scale": Verb(
         "how efficiency falls as nodes are added",
         (
-            *("JOBS", "NODES", "CLUSTER", "RATE", "SCALING", "SET", "DATA"),
+            *("JOBS", "ALGORITHM", "NODES", "CLUSTER", "RATE", "SCALING", "SET", "DATA"),
             *("ROUNDS", "STEPS", "BACKEND", "PRIVILEGE"),
         ),
         ("JOBS", "NODES"),
@@ -82,7 +92,7 @@ VERBS: dict[str, Verb] = {
     ),
     "proof": Verb(
         "prove the gradients; or: proof algorithms",
-        ("ALL",),
+        ("ALL", "ALGORITHM", "HOOK"),
         command=("ddplab", "proof"),
         words=("algorithms",),
     ),
@@ -125,6 +135,8 @@ VARIABLES: dict[str, str] = {
     "PRIVILEGE": "sudo: where an ordinary user may not make network namespaces",
     "JOB": "{jobs}, or a file",
     "JOBS": 'several of them: JOBS="ring hier"',
+    "ALGORITHM": "a way to reduce: a name, or your own, my.py:build; for compare one more",
+    "HOOK": "a communication hook to prove: my.py:fn, my_pkg.module:fn",
     "NODES": 'numbers of nodes to try: NODES="1 2 4"; CLUSTER gives ranks and links',
     "SCALING": "weak: each rank keeps its batch; strong: ranks share the batch of one",
     "ROUNDS": "how often jobs take turns; STEPS are then the counted steps of a turn",
@@ -149,7 +161,18 @@ EXAMPLES = {"NODE": "node1", "JOB": "hier", "JOBS": '"ring hier"', "NODES": '"1 
 
 _OPTIONS = (
     *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "SUBNET"),
-    *("PRIVILEGE", "ROUNDS", "STEPS", "DATA", "KEEP", "RUNS", "BASE", "MAX_SLOWDOWN"),
+    *(
+        "ALGORITHM",
+        "HOOK",
+        "PRIVILEGE",
+        "ROUNDS",
+        "STEPS",
+        "DATA",
+        "KEEP",
+        "RUNS",
+        "BASE",
+        "MAX_SLOWDOWN",
+    ),
 )
 FLAGS = ("ALL", "ALLOW_DIFFERENT", "DRY_RUN", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""

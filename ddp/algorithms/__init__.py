@@ -1,18 +1,17 @@
 """The registry of all-reduce algorithms: name, one sentence, what is proven of it, its schedule.
 
-A new algorithm is one file beside this one and one entry in ALGORITHMS. Nothing here sends.
+A new algorithm is one file beside this one and one entry in ALGORITHMS; one that is only yours is
+found by import path. Nothing here sends.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
 
+from ddp.algorithms.algorithm import Algorithm
 from ddp.algorithms.hierarchical import build_hierarchical, hierarchical_schedule
+from ddp.algorithms.own import own_algorithm
 from ddp.algorithms.ring import RING_ORDERS, build_ring, ring_for, ring_schedule
 from ddp.errors import UsageError
-from ddp.fabric import Fabric
-from ddp.schedule import Schedule
+from ddp.importpath import is_import_path
 
 __all__ = [
     "ALGORITHMS",
@@ -20,26 +19,11 @@ __all__ = [
     "Algorithm",
     "find_algorithm",
     "hierarchical_schedule",
+    "is_known",
+    "pinned",
     "ring_for",
     "ring_schedule",
 ]
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """One way to reduce gradients.
-
-    `proof` is what its result is checked against: the bytes of the independent fold, exact sums
-    of integers, a tolerance, or nothing (it does not reduce).
-    `build(fabric, ring_order, ring_seed)` makes its schedule; None where it has none to show.
-    `max_segments` is how many segments in flight still pay for themselves.
-    """
-
-    name: str
-    summary: str
-    proof: Literal["bytes", "exact_integers", "tolerance", "none"]
-    build: Callable[[Fabric, str, int], Schedule] | None
-    max_segments: int
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -78,9 +62,33 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of that name. Raises UsageError with the known names and the nearest."""
+    """The algorithm of that name, or at that import path (ddp.algorithms.own says what lies there).
+
+    Raises UsageError: with the known names and the nearest, or with what is wrong with the path.
+    """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
+    if is_import_path(name):
+        return own_algorithm(name)
     near = get_close_matches(name, ALGORITHMS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
+    raise UsageError(
+        f"unknown algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}, or write the place of "
+        f"one of your own, path/to/my.py:build{hint}"
+    )
+
+
+def is_known(name: str) -> bool:
+    """Whether `find_algorithm` is the one to ask: false of hooks and collectives of a caller."""
+    return name in ALGORITHMS or is_import_path(name)
+
+
+def pinned(name: str) -> str:
+    """A name that means the same in every process: where it lies and the hash of what lies there.
+
+    Registered names are as they are, and so are places where nothing can be loaded.
+    """
+    try:
+        return find_algorithm(name).name
+    except UsageError:
+        return name

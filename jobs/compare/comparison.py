@@ -144,6 +144,7 @@ def compare(runs: Sequence[ComparedRun], base: str, *, alike: bool) -> Compariso
         for each in runs
     ]
     losses = _losses(runs) if alike else Losses(0, {}, None)
+    exact = [each for each in runs if not each.run["job"]["ddp"].get("hook")]  # which may round
     return Comparison(
         base=base,
         rows=sorted(rows, key=lambda row: row.it.step.mean),
@@ -151,7 +152,7 @@ def compare(runs: Sequence[ComparedRun], base: str, *, alike: bool) -> Compariso
         no_network=no_network,
         forecast=_forecast(runs, common) if common else None,
         losses=losses,
-        faults=[*_loss_fault(losses), *_bit_faults(runs)],
+        faults=[*_loss_fault(_losses(exact) if alike else losses), *_bit_faults(exact)],
     )
 
 

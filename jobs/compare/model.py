@@ -14,6 +14,7 @@ from ddp.cost import predict_step, price
 from ddp.fabric import Fabric
 from ddp.plan import ReductionPlan
 from jobs.argument import NodeRates
+from jobs.owncode import can_price
 from jobs.predict import Compute, predict, priced_fabric, priced_schedule
 
 NEXT_RATES = (1_000_000_000, 10_000_000_000, 100_000_000_000)  # bits per second
@@ -41,9 +42,10 @@ class PricedRun:
 
     @classmethod
     def of(cls, run: Mapping[str, Any], prediction: Mapping[str, Any] | None) -> "PricedRun | None":
-        """None where nothing can be priced: no prediction, or links that were never measured."""
+        """None where nothing can be priced: no prediction, links that were never measured, a hook,
+        an algorithm of one's own that is no longer there as it was."""
         inputs = (prediction or {}).get("inputs") or {}
-        if not (inputs.get("links") and run.get("plan")):
+        if not (inputs.get("links") and run.get("plan") and can_price(run["plan"])):
             return None
         compute = inputs["compute"]
         lists = {key: tuple(compute[key]) for key in ("bucket_bytes", "ready_s")}

@@ -22,19 +22,16 @@ SHA-256 of the file itself. This module owns running it, and checking what comes
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
+from ddp.source import find, run
 from jobs.errors import ModelError
-from jobs.modelfile import KEY, Source, blame, in_words, read_source
+from jobs.modelfile import KEY, Source, blame, in_words, read_source, told_as_ours
 from jobs.models.model import NUM_BYTES, Model, next_byte_loss
 from jobs.modelspec import OwnSpec
 
@@ -43,8 +40,9 @@ def build_own(spec: OwnSpec) -> Model:
     """What the function returns. Raises ModelError, naming the line of the file, where it fails."""
     source = read_source(spec)
     with _blamed():
-        module = _run(source)
-    function = _function(module, source)
+        module = run(source.read, source.module_name, KEY)
+    with told_as_ours():
+        function = find(module, spec.function, source.file.path, KEY)
     arguments = _arguments(function, source, spec)
     with _blamed():
         returned = function(*arguments.args, **arguments.kwargs)
@@ -62,36 +60,6 @@ def _blamed() -> Iterator[None]:
         yield
     except (Exception, SystemExit) as exc:
         raise blame(exc) or exc from exc
-
-
-def _run(source: Source) -> ModuleType:
-    module = ModuleType(source.module_name)
-    module.__file__ = source.file.path
-    folder = str(Path(source.file.path).parent)
-    if folder not in sys.path:  # last, so that its neighbours never hide a module of ours
-        sys.path.append(folder)
-    sys.modules[module.__name__] = module  # dataclasses look themselves up there
-    exec(source.code, module.__dict__)
-    return module
-
-
-def _function(module: ModuleType, source: Source) -> Callable[..., Any]:
-    name = source.file.function
-    found: Callable[..., Any] | None = getattr(module, name, None)
-    if callable(found):
-        return found
-    own = [
-        each
-        for each, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    nearest = (get_close_matches(name, own, n=1) or [*own, "build"])[0]
-    raise ModelError(
-        f"{KEY}: {source.file.path}: "
-        + (f"{name} is no function" if found else f"no {name} in it"),
-        rule=f"the function is one that the file has: {', '.join(own) or 'none so far'}",
-        fix=f'write "{source.file.path}:{nearest}"',
-    )
 
 
 def _arguments(

@@ -18,10 +18,13 @@ WORDS = {
 }
 
 
-def prove_algorithms() -> Generator[tuple[Variant, Sequence[Result], Line]]:
-    """Each variant with all its cases, and the line that they come to."""
-    every = list(variants())
-    with ask([partial(between.ask_variant, variant.name) for variant in every]) as answers:
+def prove_algorithms(
+    own: str | None = None,
+) -> Generator[tuple[Variant, Sequence[Result], Line]]:
+    """Each variant with all its cases, and the line that they come to; `own` as in `variants`."""
+    every = list(variants(own))
+    questions = [partial(between.ask_variant, it.algorithm.name, it.ring_order) for it in every]
+    with ask(questions) as answers:
         for variant in every:
             with one_thread():
                 memory = list(grid.in_memory(variant)) if variant.algorithm.build else []

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp import Fabric
+from ddp import Fabric, UsageError
+from ddp.algorithms import find_algorithm
 from jobs.proof.exact import wrap
 from jobs.proof.grid import Case, Result, differs, expected, random_floats, same_bytes
-from jobs.proof.variants import Variant, variants
+from jobs.proof.variants import Variant
 
 PLACEMENTS = ((0, 0, 1, 1), (0, 1, 0, 1), (3, 1, 1, 1), (0, 0, 0, 0), (0, 1, 2, 3))
 NUMELS = (0, 1, 3, 4, 5, 1003)
@@ -18,11 +19,13 @@ WHERE = "between 4 processes"
 Found = list[list[Any]]  # placement, elements, segments, first difference
 
 
-def ask_variant(name: str, rank: int, num_ranks: int) -> Found:
+def ask_variant(algorithm: str, ring_order: str, rank: int, num_ranks: int) -> Found:
     """Every case of one variant, as this rank sees it."""
-    (variant,) = [each for each in variants() if each.name == name]
+    variant = Variant(algorithm, find_algorithm(algorithm), ring_order)
     found: Found = []
     for node_of in PLACEMENTS if variant.algorithm.build else PLACEMENTS[:1]:
+        if _refuses(variant, Fabric(node_of)):
+            continue
         wrapped = wrap(
             nn.Linear(1, 1),
             algorithm=variant.algorithm.name,
@@ -39,6 +42,14 @@ def ask_variant(name: str, rank: int, num_ranks: int) -> Found:
             found.append([node_of, numel, case.segments, difference])
         wrapped.close()
     return found
+
+
+def _refuses(variant: Variant, fabric: Fabric) -> bool:
+    try:
+        variant.schedule(fabric)
+    except UsageError:
+        return True
+    return False
 
 
 def results(answers: Sequence[Found]) -> list[Result]:

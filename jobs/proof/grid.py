@@ -100,6 +100,9 @@ def in_memory(variant: Variant) -> Iterator[Result]:
             schedule = variant.schedule(Fabric(node_of))
         except UsageError:
             continue
+        except DdpError as exc:  # it fails, which is no refusal
+            yield Result(next(cases(node_of)), "in memory", str(exc))
+            continue
         assert schedule is not None
         fault = _fault(schedule)
         for case in cases(node_of):

@@ -46,14 +46,14 @@ class Answers:
 
 
 @contextmanager
-def ask(questions: Sequence[Question]) -> Iterator[Iterator[Answers]]:
+def ask(questions: Sequence[Question], num_ranks: int = NUM_RANKS) -> Iterator[Iterator[Answers]]:
     """Starts ranks at once; gives the answers to each question in turn, when all have answered.
 
     Questions are functions of a module (or partials of one): they travel to other processes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ddplab-proof-") as name,
-        _processes(Path(name), questions) as processes,
+        _processes(Path(name), questions, num_ranks) as processes,
     ):
         deadline_s = time.monotonic() + LIMIT_S
         numbers = range(len(questions))
@@ -61,7 +61,9 @@ def ask(questions: Sequence[Question]) -> Iterator[Iterator[Answers]]:
 
 
 @contextmanager
-def _processes(folder: Path, questions: Sequence[Question]) -> Iterator[Sequence[BaseProcess]]:
+def _processes(
+    folder: Path, questions: Sequence[Question], num_ranks: int
+) -> Iterator[Sequence[BaseProcess]]:
     # stop signals wait until all processes are known; these inherit that, and leave SIGINT to us
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     processes: Sequence[BaseProcess] = ()
@@ -69,8 +71,8 @@ def _processes(folder: Path, questions: Sequence[Question]) -> Iterator[Sequence
         try:
             processes = start_processes(  # type: ignore[no-untyped-call]
                 _rank,
-                (folder, questions, os.getpid()),
-                NUM_RANKS,
+                (folder, questions, num_ranks, os.getpid()),
+                num_ranks,
                 join=False,
                 daemon=True,
                 start_method=START_METHOD,
@@ -116,17 +118,19 @@ def _end(folder: Path, rank: int, process: BaseProcess) -> str:
     return f"{how}; its last words: {words[-1][:300]}" if words else how
 
 
-def _rank(rank: int, folder: Path, questions: Sequence[Question], asker: int) -> None:
+def _rank(
+    rank: int, folder: Path, questions: Sequence[Question], num_ranks: int, asker: int
+) -> None:
     _end_with(asker)
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(log, 1)  # libraries talk
     os.dup2(log, 2)
     torch.set_num_threads(1)  # sums inside a layer depend on it
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.FileStore(str(folder / "meet"), NUM_RANKS)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=MEETING)
+    store = dist.FileStore(str(folder / "meet"), num_ranks)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=MEETING)
     for number, question in enumerate(questions):
-        answer = json.dumps(_attempt(question, rank))
+        answer = json.dumps(_attempt(question, rank, num_ranks))
         file = _answer_file(folder, number, rank)
         file.with_suffix(".part").write_text(answer, "utf-8")
         file.with_suffix(".part").rename(file)
@@ -134,9 +138,9 @@ def _rank(rank: int, folder: Path, questions: Sequence[Question], asker: int) ->
     dist.destroy_process_group()
 
 
-def _attempt(question: Question, rank: int) -> dict[str, Any]:
+def _attempt(question: Question, rank: int, num_ranks: int) -> dict[str, Any]:
     try:
-        return {"value": question(rank, NUM_RANKS)}
+        return {"value": question(rank, num_ranks)}
     except Exception as exc:  # whatever it is, it is what this rank has to say
         return {"error": f"{type(exc).__name__}: {exc}"}
 

@@ -1,11 +1,12 @@
-"""Every way to reduce that has a name: each algorithm, in each ring order that it takes."""
+"""Every way to reduce: each algorithm, in each ring order that it takes; also of one's own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp import ALGORITHMS, Fabric, UsageError
-from ddp.algorithms import RING_ORDERS, Algorithm
+from ddp import ALGORITHMS, DdpError, Fabric, UsageError
+from ddp.algorithms import RING_ORDERS, Algorithm, find_algorithm
 from ddp.schedule import Schedule
+from jobs.owncode import short
 
 RING_SEED = 5
 """For the order that needs one."""
@@ -30,13 +31,15 @@ class Variant:
         return build and build(fabric, self.ring_order, self.ring_seed)
 
 
-def variants() -> Iterator[Variant]:
-    """In the order of the registry."""
-    for algorithm in ALGORITHMS.values():
+def variants(own: str | None = None) -> Iterator[Variant]:
+    """In the order of the registry; the one of the user's own, by import path, at the end."""
+    mine = [] if own is None else [find_algorithm(own)]
+    for algorithm in (*ALGORITHMS.values(), *mine):
         each = [Variant(algorithm.name, algorithm, order) for order in RING_ORDERS]
         taken = each[:1] if algorithm.build is None else [one for one in each if _is_taken(one)]
-        for variant in taken:
-            title = f"{algorithm.name}, {variant.ring_order}" if len(taken) > 1 else algorithm.name
+        name = short(algorithm.name)
+        for variant in taken or each[:1]:
+            title = f"{name}, {variant.ring_order}" if len(taken) > 1 else name
             yield Variant(title, algorithm, variant.ring_order)
 
 
@@ -45,4 +48,6 @@ def _is_taken(variant: Variant) -> bool:
         variant.schedule(TRIED_ON)
     except UsageError:
         return False
+    except DdpError:  # that is for the grid to tell
+        return True
     return True

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.modelwords import micro_step_ms, model_words, scale_words, sleeps_only
+from jobs.owncode import algorithm_name
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
 from jobs.runinfo import shared_cores
 
@@ -20,7 +21,7 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
         f"batch {batch} per rank, {batch * run['world_size']} in all"
     )
     lines = paragraph(text, width)
-    lines += paragraph(f"{job['ddp']['algorithm']}: {algorithm_summary}", width)
+    lines += paragraph(f"{algorithm_name(job['ddp'])}: {algorithm_summary}", width)
     for sentence in conditions(run):
         lines += paragraph(sentence, width)
     estimate = estimate_s(run)

@@ -51,7 +51,7 @@ def closing_screen(
         lines += [*_phases(run, figures, width), line()]
         lines += _network(run, figures, summary, width)
         lines += _efficiency(figures, summary, width)
-        lines += _predicted(prediction, summary, width)
+        lines += _predicted(run, prediction, summary, width)
     lines += _checks(run, figures, summary, width)
     if summary["bottleneck"]:
         lines += [line(), *paragraph(f"Bottleneck: {summary['bottleneck']}", width, style="bold")]
@@ -139,11 +139,11 @@ def _network(
     )
     lines = labelled("network", text, width, LABEL_WIDTH)
     if run["nnodes"] > 1:
-        lines += labelled("", _sent(figures, summary), width, LABEL_WIDTH)
+        lines += labelled("", _sent(run, figures, summary), width, LABEL_WIDTH)
     return lines
 
 
-def _sent(figures: RunFigures, summary: Mapping[str, Any]) -> str:
+def _sent(run: Mapping[str, Any], figures: RunFigures, summary: Mapping[str, Any]) -> str:
     sent, bound = summary["inter_node_bytes_per_step"], summary["inter_node_bytes_bound"]
     nodes: list[float] = [value for value in figures.inter_node_bytes if value is not None]
     if sent is None:
@@ -151,6 +151,8 @@ def _sent(figures: RunFigures, summary: Mapping[str, Any]) -> str:
         if counted is None:
             return "what each node sent is not known"
         text = f"the busiest node's NIC sent {megabytes(counted)} a step, headers included"
+        if run["job"]["ddp"].get("hook"):  # it may send less than whole gradients
+            return f"{text}; what a hook sends is not counted"
     else:
         alike = max(nodes) <= MOST_EQUAL_BYTES * min(nodes)
         who = "each node" if alike else "the busiest node"
@@ -174,12 +176,17 @@ def _efficiency(figures: RunFigures, summary: Mapping[str, Any], width: int) -> 
 
 
 def _predicted(
-    prediction: Mapping[str, Any] | None, summary: Mapping[str, Any], width: int
+    run: Mapping[str, Any],
+    prediction: Mapping[str, Any] | None,
+    summary: Mapping[str, Any],
+    width: int,
 ) -> Lines:
     seconds, error = summary["predicted"]["step_seconds"], summary["predicted"]["error_ratio"]
     changed = summary["link"]["proof"] == "stale"
     if seconds is None or error is None:
         reason = "the links were not measured" if prediction else "the run ended before it"
+        if prediction and run["job"]["ddp"].get("hook"):
+            reason = "what a hook sends is not known beforehand"
         if seconds is not None and changed:
             reason = "the links it was made for were changed before the first step"
         return labelled("predicted", f"nothing: {reason}", width)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import RecordsError
+from jobs.owncode import algorithm_name
 from jobs.runfolder import LOCK, RunFolder
 from jobs.server.files import Document, plain_file
 from jobs.server.following import Follower
@@ -109,7 +110,7 @@ class WatchedFolder:
         return RunView(
             run_id=self.path.name,
             job=str(run["job"]["name"]),
-            algorithm=str(run["job"]["ddp"]["algorithm"]),
+            algorithm=algorithm_name(run["job"]["ddp"]),
             state=str(summary["status"]) if summary else KILLED,
             created_at=str(run["created_at"]),
             lab=str(run["lab"]["name"]),

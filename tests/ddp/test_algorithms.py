@@ -94,5 +94,7 @@ class TestRegistry:
         assert "ring, hierarchical, native, noop" in str(caught.value)
 
     def test_a_name_near_to_none_gets_no_guess(self):
-        with pytest.raises(UsageError, match=r"noop$"):
+        with pytest.raises(
+            UsageError, match=r"noop, or write the place of one of your own, path/to/my\.py:build$"
+        ):
             find_algorithm("xyz")

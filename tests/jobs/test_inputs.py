@@ -11,7 +11,7 @@ def test_what_there_is_to_read_is_enough(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(bytes(8 * 64 * 4 + 1))
     (tmp_path / "my.py").write_text("raise SystemExit('it ran')\n")
     for sets in ([], [f"data.path={tmp_path}/text"], [f"model.import={tmp_path}/my.py:build"]):
-        check_inputs(load_job("hier", sets), num_ranks=4)
+        check_inputs(load_job("hier", sets), 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_what_ranks_could_not_use_is_told_before(
     (tmp_path / "broken.py").write_text("x = 1\ny = = 2\n")
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(error, match=told):
-        check_inputs(load_job("hier", [assignment.format(tmp_path)]), num_ranks=4)
+        check_inputs(load_job("hier", [assignment.format(tmp_path)]), 2, 2)

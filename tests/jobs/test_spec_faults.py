@@ -23,7 +23,11 @@ from tests.jobs.test_spec import job_file
         ("name: x\ndata:\n  path: 2026-11-30\n", 3, "data.path: .*a date"),
         ("name: x\nddp:\n  bucket-cap-mb: 1\n", 3, 'ddp.bucket-cap-mb: .*"bucket_cap_mb"'),
         ("name: x\nbatch_size: 4\n", 2, "batch_size: .*belongs at data.batch_size"),
-        ("name: x\nddp:\n  algorithm: hierachical\n", 3, "did you mean 'hierarchical'"),
+        (
+            "name: x\nddp:\n  algorithm: hierachical\n",
+            3,
+            "unknown algorithm 'hierachical'.*write hierarchical",
+        ),
         ("name: x\nmodel:\n  kind: byte-gtp\n", 3, 'model.kind: .*"byte-gpt"'),
         ("name: x\nmodel:\n  kind: 3\n", 3, "model.kind: 3 .*known: byte-gpt, deep-mlp, import"),
         ("name: x\nmodel: 3\n", 2, "model: 3 .*must be a set of keys"),

@@ -1,0 +1,31 @@
+"""An example of an algorithm of one's own: `make run JOB=hier ALGORITHM=docs/own_algorithm.py:build`.
+
+Direct exchange: every rank owns one chunk. All others send theirs to its owner, one after another,
+so that the order of the sum is fixed; then every owner hands the sum to everybody. Few stages and
+many messages: good where messages are small and all ranks are near.
+"""
+
+from collections.abc import Iterator
+
+from ddp import Fabric, Schedule, Transfer
+
+
+def build(fabric: Fabric) -> Schedule:
+    """Everybody sends everybody a chunk, and the sum of it back: direct exchange."""
+    num_ranks = fabric.num_ranks
+
+    def stages() -> Iterator[tuple[Transfer, ...]]:
+        for distance in range(1, num_ranks):  # a stage writes each (rank, chunk) at most once
+            yield tuple(
+                Transfer((owner + distance) % num_ranks, owner, chunk=owner, reduce=True)
+                for owner in range(num_ranks)
+            )
+        if num_ranks > 1:
+            yield tuple(
+                Transfer(owner, rank, chunk=owner, reduce=False)
+                for owner in range(num_ranks)
+                for rank in range(num_ranks)
+                if rank != owner
+            )
+
+    return Schedule(num_ranks, num_chunks=num_ranks, name="direct exchange", stages=stages)
