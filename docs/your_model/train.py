@@ -1,6 +1,6 @@
 """A training script for torch's DistributedDataParallel, as such scripts usually are.
 
-    torchrun --standalone --nproc-per-node=2 train.py --checkpoint /tmp/checkpoint.pt
+torchrun --standalone --nproc-per-node=2 train.py --checkpoint /tmp/checkpoint.pt
 """
 
 import argparse
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 from torch.utils.data.distributed import DistributedSampler
 
 FEATURES, CLASSES, SAMPLES = 20, 4, 1200
@@ -23,7 +23,7 @@ def make_data() -> tuple[TensorDataset, TensorDataset]:
     labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
     centres = torch.randn(CLASSES, FEATURES, generator=generator)
     points = centres[labels] + 1.5 * torch.randn(SAMPLES, FEATURES, generator=generator)
-    return random_split(TensorDataset(points, labels), [1000, 200], generator)
+    return random_split(TensorDataset(points, labels), [999, 201], generator)
 
 
 class Net(nn.Module):
@@ -55,11 +55,16 @@ def train_epoch(model, loader, optimizer, device) -> float:
     return sum_over_ranks(total / len(loader), device) / dist.get_world_size()
 
 
+def share_of(dataset: Dataset, rank: int, num_ranks: int) -> Subset:
+    """Every sample on one rank: a DistributedSampler would repeat some, which are counted twice."""
+    return Subset(dataset, range(rank, len(dataset), num_ranks))
+
+
 @torch.no_grad()
-def evaluate(model, loader, device) -> float:
+def evaluate(model, loader, num_samples: int, device) -> float:
     model.eval()
     right = sum((model(x.to(device)).argmax(1) == y.to(device)).sum().item() for x, y in loader)
-    return sum_over_ranks(right / len(loader.dataset), device)
+    return sum_over_ranks(right, device) / num_samples
 
 
 def main() -> None:
@@ -77,8 +82,8 @@ def main() -> None:
     train_set, test_set = make_data()
     sampler = DistributedSampler(train_set, shuffle=True, seed=0)
     loader = DataLoader(train_set, batch_size=25, sampler=sampler)
-    test_sampler = DistributedSampler(test_set, shuffle=False)
-    test_loader = DataLoader(test_set, batch_size=100, sampler=test_sampler)
+    own_tests = share_of(test_set, rank, dist.get_world_size())
+    test_loader = DataLoader(own_tests, batch_size=100)
 
     model = Net().to(device)
     model = DDP(model, device_ids=[local_rank] if cuda else None)
@@ -93,7 +98,7 @@ def main() -> None:
     for epoch in range(first_epoch, arguments.epochs):
         sampler.set_epoch(epoch)
         loss = train_epoch(model, loader, optimizer, device)
-        accuracy = evaluate(model, test_loader, device)
+        accuracy = evaluate(model.module, test_loader, len(test_set), device)
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.6f}, accuracy {accuracy:.3f}", flush=True)
             if arguments.checkpoint:

@@ -2,7 +2,11 @@
 
 import difflib
 import re
+import runpy
 from pathlib import Path
+
+import torch
+from torch.utils.data import TensorDataset
 
 from ddp import Fabric
 from ddp.algorithms import find_algorithm
@@ -20,6 +24,16 @@ def test_the_diff_is_that_of_the_files_and_has_two_lines() -> None:
     assert shown.splitlines() == lines
     changed = [line[0] for line in lines if line[0] in "+-"]
     assert changed == ["-", "+", "-", "+"]
+
+
+def test_every_sample_is_evaluated_once_whatever_the_number_of_ranks() -> None:
+    """Of 21 samples a sampler would give 2 ranks 22, and 4 ranks 24."""
+    share_of = runpy.run_path(str(DOCS / "your_model" / "train.py"))["share_of"]
+    samples = TensorDataset(torch.arange(21))
+    for num_ranks in (1, 2, 4, 30):
+        shares = [share_of(samples, rank, num_ranks) for rank in range(num_ranks)]
+        seen = [int(value) for share in shares for (value,) in share]
+        assert sorted(seen) == list(range(21)), num_ranks
 
 
 def test_the_algorithm_is_that_of_the_file() -> None:
