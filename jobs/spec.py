@@ -98,6 +98,12 @@ class JobSpec(StrictModel):
     @model_validator(mode="after")
     def _an_injected_delay_has_its_place(self) -> Self:
         reduces = find_algorithm(self.ddp.algorithm).proof != "none"
+        if self.inject and self.inject.phase == "bucket" and self.ddp.wrapper == "torch":
+            raise JobSpecError(
+                "inject.phase bucket with ddp.wrapper torch",
+                rule="which buckets there are is torch's business, so none is named",
+                fix="inject into another phase, or leave ddp.wrapper out",
+            )
         if self.inject and self.inject.phase == "bucket" and not reduces:
             raise JobSpecError(
                 f"inject.phase bucket with algorithm {self.ddp.algorithm}",

@@ -21,7 +21,9 @@ from jobs.models import Model
 from jobs.optimizers import build_optimizer
 from jobs.pace import Pace
 from jobs.phases import NicCounters
+from jobs.stock import HookedStock, Stock
 from jobs.train import Trainer
+from jobs.wrapper import Wrapper
 
 
 def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
@@ -34,10 +36,21 @@ def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataParallel]:
+def wrapped(told: RankArgument, module: nn.Module) -> Iterator[Wrapper]:
     """The module with its gradients reduced as the job says; an error inside stops all ranks."""
-    spec = told.job.ddp
-    ddp = DistributedDataParallel(
+    ddp = _wrapper(told, module)
+    try:
+        with failing_together(ddp):
+            yield ddp
+    finally:
+        ddp.close()
+
+
+def _wrapper(told: RankArgument, module: nn.Module) -> Wrapper:
+    spec, fabric = told.job.ddp, Fabric(tuple(told.node_of))
+    if spec.wrapper == "torch":
+        return Stock(module, spec) if spec.is_stock else HookedStock(module, spec, fabric)
+    return DistributedDataParallel(
         module,
         algorithm=spec.algorithm,
         ring_order=spec.ring_order,
@@ -47,18 +60,13 @@ def wrapped(told: RankArgument, module: nn.Module) -> Iterator[DistributedDataPa
         overlap=spec.overlap,
         per_parameter=spec.per_parameter,
         rebuild_buckets=False,  # a run is of one plan, which its prediction and run.json state
-        fabric=Fabric(tuple(told.node_of)),
+        fabric=fabric,
         timeout_s=spec.timeout_s,
     )
-    try:
-        with failing_together(ddp):
-            yield ddp
-    finally:
-        ddp.close()
 
 
 @contextmanager
-def failing_together(ddp: DistributedDataParallel) -> Iterator[None]:
+def failing_together(ddp: Wrapper) -> Iterator[None]:
     """What goes wrong inside on this rank stops the others too, for the same first cause."""
     try:
         yield
@@ -83,7 +91,7 @@ def told_in_words(error: Exception) -> str:
 
 def make_trainer(
     told: RankArgument,
-    ddp: DistributedDataParallel,
+    ddp: Wrapper,
     model: Model,
     windows: Windows,
     delay: Delay,
