@@ -17,7 +17,7 @@ from ddp.comm_hook import CommHook
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause
-from ddp.timing import BucketTiming, Traffic
+from ddp.timing import BucketTiming, Traffic, sum_of
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class CommunicationThread:
                 bucket.index, bucket.num_bytes, submission.ready_ns, start_ns, monotonic_ns()
             )
         )
-        self._traffic = _sum(self._traffic, traffic)
+        self._traffic = sum_of(self._traffic, traffic)
 
     def _without_hook(self, submission: Submission) -> Traffic:
         bucket, collective = submission.bucket, submission.collective
@@ -171,13 +171,3 @@ class CommunicationThread:
         self._failure = reason
         self._poisoned = False
         self._on_failure()
-
-
-def _sum(one: Traffic, other: Traffic) -> Traffic:
-    def add(a: int | None, b: int | None) -> int | None:
-        return None if a is None or b is None else a + b
-
-    return Traffic(
-        add(one.intra_node_bytes, other.intra_node_bytes),
-        add(one.inter_node_bytes, other.inter_node_bytes),
-    )

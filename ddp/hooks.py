@@ -11,7 +11,8 @@ import os
 import queue
 import threading
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from time import monotonic_ns
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,13 +21,16 @@ from torch._C._distributed_c10d import GradBucket
 
 from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
 from ddp.algorithms import find_algorithm, pinned
-from ddp.errors import PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
+from ddp.calibrate import Calibration, calibrate
+from ddp.errors import DdpError, PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause, stopped
 from ddp.membership import Membership, node_identity
 from ddp.own_schedule import plan_facts
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments
+from ddp.timing import BucketTiming, StepCommunication, sum_of
+from ddp.transport.p2p import P2PTransport
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class _Job:
     buffer: Tensor
     segments: int
     index: int
+    ready_ns: int
 
 
 class HookState:
@@ -96,6 +101,7 @@ class HookState:
             timeout_s,
         )
         self._layouts: dict[int, tuple[BucketLayout, tuple[int, ...]]] = {}
+        self._communication = StepCommunication()
         self._dead: str | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ddp-hook", daemon=True)
@@ -116,6 +122,24 @@ class HookState:
             )
         )
 
+    def communication(self) -> StepCommunication:
+        """What the last backward reduced, told once. Waits are not in it: torch's class waits."""
+        step, self._communication = self._communication, StepCommunication()
+        return step
+
+    def calibrate(self) -> Calibration:
+        """Measure this fabric through the executor; every rank must call it, between backwards."""
+        rank = self._membership.rank
+        try:
+            transport = P2PTransport(self._group)
+            return calibrate(transport, rank, self.fabric, self._choice.timeout_s)
+        except TransportError as exc:
+            raise self._stop(exc) from None
+
+    def abort(self, reason: str) -> NoReturn:
+        """Stop on every rank: raises ReductionFailed with the first cause, as the peers do."""
+        raise self._stop(DdpError(reason))
+
     def submit(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         """The bucket's mean, when it is there. Buckets are reduced in the order of the calls.
 
@@ -129,6 +153,7 @@ class HookState:
             segments = choose_segments(self._choice.algorithm, buffer.nbytes)
         if index == 0:  # a step begins; torch may have made other buckets
             self._layouts.clear()
+            self._communication = StepCommunication()
         parameters = bucket.parameters()
         layout = BucketLayout(
             dtype_name(buffer),
@@ -138,7 +163,7 @@ class HookState:
         )
         self._layouts[index] = (layout, tuple(map(id, parameters)))
         future: torch.futures.Future[Tensor] = torch.futures.Future()
-        self._jobs.put(_Job(future, buffer, segments, index))
+        self._jobs.put(_Job(future, buffer, segments, index, monotonic_ns()))
         # an error must go through a callback: torch's class takes what is in a future for a tensor
         return future.then(lambda done: done.value())
 
@@ -164,24 +189,31 @@ class HookState:
                 with torch.no_grad():
                     self._reduce(job)
             except Exception as exc:
-                self._fail(job, exc)
+                job.future.set_exception(self._stop(exc))  # type: ignore[arg-type]
             else:
                 job.future.set_result(job.buffer)
 
     def _reduce(self, job: _Job) -> None:
-        self._collective.all_reduce(job.buffer, job.segments, job.index)
+        start_ns = monotonic_ns()
+        traffic = self._collective.all_reduce(job.buffer, job.segments, job.index)
         if self._collective.name != NoCollective.name:
             job.buffer.div_(self._membership.size)
+        step, num_bytes = self._communication, job.buffer.nbytes
+        step.buckets.append(
+            BucketTiming(job.index, num_bytes, job.ready_ns, start_ns, monotonic_ns())
+        )
+        step.traffic = sum_of(step.traffic, traffic)
 
-    def _fail(self, job: _Job, error: Exception) -> None:
-        """Stop on all ranks, for the first cause."""
-        reason = f"rank {self._membership.rank}: {error}"
-        broken = isinstance(error, TransportError) and not isinstance(error, PeerTimeout)
-        cause = self._first_cause
-        self._dead = cause.publish_symptom(reason) if broken else cause.publish(reason)
-        self._group.close()
-        cause.settle()
-        job.future.set_exception(ReductionFailed(self._dead))  # type: ignore[arg-type]
+    def _stop(self, error: Exception) -> ReductionFailed:
+        """Stop on all ranks, for the first cause; nothing new where that was done."""
+        if self._dead is None:
+            reason = f"rank {self._membership.rank}: {error}"
+            broken = isinstance(error, TransportError) and not isinstance(error, PeerTimeout)
+            cause = self._first_cause
+            self._dead = cause.publish_symptom(reason) if broken else cause.publish(reason)
+            self._group.close()
+            cause.settle()
+        return ReductionFailed(self._dead)
 
 
 # torch compares these annotations: they must not be strings

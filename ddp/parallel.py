@@ -5,7 +5,7 @@ during backward is `reducer`.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, Unpack
 
@@ -197,6 +197,10 @@ class DistributedDataParallel(nn.Module):
             yield
         finally:
             self._reducer.collective = before
+
+    def without_network(self) -> AbstractContextManager[None]:
+        """Inside, nothing at all is sent; every rank must do the same."""
+        return self.reduce_with(NoCollective())
 
     @contextmanager
     def join(self, *, throw_on_early_termination: bool = False) -> Iterator[None]:

@@ -25,6 +25,18 @@ class Traffic:
     inter_node_bytes: int | None
 
 
+def sum_of(one: Traffic, other: Traffic) -> Traffic:
+    """Both together: not known where either is not."""
+
+    def add(a: int | None, b: int | None) -> int | None:
+        return None if a is None or b is None else a + b
+
+    return Traffic(
+        add(one.intra_node_bytes, other.intra_node_bytes),
+        add(one.inter_node_bytes, other.inter_node_bytes),
+    )
+
+
 @dataclass
 class StepCommunication:
     """All that one rank saw of a step's communication.

@@ -29,6 +29,7 @@ class RunResult:
 def conclude(folder: RunFolder, run: dict[str, Any], error: JobError | None) -> RunResult:
     """Writes summary.json and steps.csv from what the ranks recorded, however they ended."""
     ranks = read_ranks(folder.path, run["world_size"])
+    _note_late_plan(folder, run, ranks)
     figures = run_figures(ranks, run["node_of"])
     error = _stop_words(error, figures, run) if isinstance(error, RunStopped) else error
     error = error or _broken_promise(ranks, figures, run)
@@ -36,6 +37,14 @@ def conclude(folder: RunFolder, run: dict[str, Any], error: JobError | None) -> 
     folder.write("summary.json", summary)
     folder.write_text("steps.csv", steps_csv(figures))
     return RunResult(folder, run, figures, summary, ranks, error)
+
+
+def _note_late_plan(folder: RunFolder, run: dict[str, Any], ranks: list[RankRecords]) -> None:
+    """A plan that ranks knew only when they had done some steps."""
+    header = ranks[0].header or {}
+    if run.get("plan") is None and header.get("plan") is not None:
+        run |= {key: header[key] for key in ("plan", "plan_sha256")}
+        folder.write("run.json", run)
 
 
 def _broken_promise(

@@ -6,6 +6,7 @@ Owns the definitions of communication work, busy time and straggler wait. Reads 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ddp.timing import BucketTiming
 from jobs.records import BaselineRecord, RankRecords, StepRecord
@@ -25,6 +26,7 @@ class StepFigures:
     out to the ranks that were last. `hidden_s` is busy time in which the rank did not wait.
     `time_lost_s` is the most by which the phases of a rank miss its step: 0 but for rounding.
     `start_ns` and `end_ns` are when its first rank began and its last one ended.
+    Where the wrapper does not tell its buckets, whatever is derived from them is None.
     Bytes are sums over the ranks of each node, None where a rank could not tell.
     """
 
@@ -34,16 +36,16 @@ class StepFigures:
     step_s: float
     slowest_rank: int
     phase_s: Mapping[str, float]
-    comm_work_s: float
-    comm_busy_s: float
-    straggler_wait_s: float
-    hidden_s: float
+    comm_work_s: float | None
+    comm_busy_s: float | None
+    straggler_wait_s: float | None
+    hidden_s: float | None
     time_lost_s: float
     held_up_by: Mapping[int, float]
     intra_node_bytes: tuple[int | None, ...]
     inter_node_bytes: tuple[int | None, ...]
     nic_tx_bytes: tuple[int | None, ...]
-    bucket_bytes: int
+    bucket_bytes: int | None
     samples: int
     loss: float | None
 
@@ -110,12 +112,14 @@ def step_figures(records: Sequence[StepRecord], node_of: Sequence[int]) -> StepF
 
 
 def figures_of_step(
-    records: Sequence[StepRecord], ranks: Sequence[RankCommunication], node_of: Sequence[int]
+    records: Sequence[StepRecord],
+    ranks: Sequence[RankCommunication] | None,
+    node_of: Sequence[int],
 ) -> StepFigures:
     """The same, for a reader that has derived each rank's communication already."""
     num_ranks = len(records)
     step_s = [record.step_s for record in records]
-    held_up_by: Counter[int] = sum((rank.held_up_by_ns for rank in ranks), Counter())
+    held_up_by: Counter[int] = sum((rank.held_up_by_ns for rank in ranks or ()), Counter())
     losses = [record.loss for record in records if record.loss is not None]
     return StepFigures(
         step=records[0].step,
@@ -127,19 +131,27 @@ def figures_of_step(
             phase: sum(getattr(record, f"{phase}_s") for record in records) / num_ranks
             for phase in PHASES
         },
-        comm_work_s=sum(rank.work_ns for rank in ranks) / num_ranks / 1e9,
-        comm_busy_s=sum(rank.busy_ns for rank in ranks) / num_ranks / 1e9,
-        straggler_wait_s=sum(rank.straggler_ns for rank in ranks) / num_ranks / 1e9,
-        hidden_s=sum(rank.hidden_ns for rank in ranks) / num_ranks / 1e9,
+        comm_work_s=_mean_s(rank.work_ns for rank in ranks) if ranks else None,
+        comm_busy_s=_mean_s(rank.busy_ns for rank in ranks) if ranks else None,
+        straggler_wait_s=_mean_s(rank.straggler_ns for rank in ranks) if ranks else None,
+        hidden_s=_mean_s(rank.hidden_ns for rank in ranks) if ranks else None,
         time_lost_s=max(_time_lost_s(record) for record in records),
         held_up_by={rank: waited / num_ranks / 1e9 for rank, waited in held_up_by.items()},
         intra_node_bytes=_per_node([record.intra_node_bytes for record in records], node_of),
         inter_node_bytes=_per_node([record.inter_node_bytes for record in records], node_of),
         nic_tx_bytes=_nic_tx(records, node_of),
-        bucket_bytes=sum(bucket.bytes for bucket in records[0].buckets),
+        bucket_bytes=_bucket_bytes(records[0]),
         samples=sum(record.samples for record in records),
         loss=sum(losses) / num_ranks if len(losses) == num_ranks else None,
     )
+
+
+def _mean_s(times_ns: Iterable[int]) -> float:
+    return fmean(times_ns) / 1e9
+
+
+def _bucket_bytes(record: StepRecord) -> int | None:
+    return None if record.buckets is None else sum(bucket.bytes for bucket in record.buckets)
 
 
 def _time_lost_s(record: StepRecord) -> float:
@@ -147,20 +159,26 @@ def _time_lost_s(record: StepRecord) -> float:
     return float(max(abs(record.step_s - explained_s), -record.other_s))
 
 
-def communication(records: Sequence[StepRecord]) -> list[RankCommunication]:
-    """What each rank communicated in one step; `records[rank]` of every rank."""
+def communication(records: Sequence[StepRecord]) -> list[RankCommunication] | None:
+    """What each rank communicated in one step; `records[rank]` of every rank.
+
+    None where a rank does not tell its buckets.
+    """
+    told = [(record, record.buckets) for record in records if record.buckets is not None]
+    if len(told) < len(records):
+        return None
     ready: dict[int, tuple[int, int]] = {}  # bucket -> (when its last rank was ready, that rank)
-    for rank, record in enumerate(records):
-        for bucket in record.buckets:
+    for rank, (_, buckets) in enumerate(told):
+        for bucket in buckets:
             ready[bucket.index] = max(ready.get(bucket.index, (0, 0)), (bucket.ready_ns, rank))
-    return [_rank_communication(record, ready) for record in records]
+    return [_rank_communication(record, buckets, ready) for record, buckets in told]
 
 
 def _rank_communication(
-    record: StepRecord, ready: Mapping[int, tuple[int, int]]
+    record: StepRecord, buckets: Sequence[BucketTiming], ready: Mapping[int, tuple[int, int]]
 ) -> RankCommunication:
     exposed = union(record.exposed)
-    buckets = sorted(record.buckets, key=lambda bucket: bucket.index)
+    buckets = sorted(buckets, key=lambda bucket: bucket.index)
     spans = [_span(bucket, ready[bucket.index][0]) for bucket in buckets]
     held_up_by: Counter[int] = Counter()
     previous_end = 0

@@ -22,6 +22,7 @@ class RunFigures:
     Means over ranks and steps, in seconds and bytes per step; None where there is nothing to
     average or a rank could not tell. Per node: `inter_node_bytes` and `nic_tx_bytes`, sent.
     `link_carried` tells whether each node's NIC counted what its ranks sent in the whole run.
+    `straggler_wait_s` is None where exposed communication cannot be told from it.
     `communicated` is False where nothing was sent at all, so that no rate is made of noise.
     """
 
@@ -41,6 +42,11 @@ class RunFigures:
     link_carried: bool | None
     communicated: bool
     samples_per_s: float | None
+
+    @property
+    def exposed_s(self) -> float | None:
+        """Waiting for other ranks: for the network, or for a slower one."""
+        return None if self.phase_s is None else self.phase_s["comm_exposed"]
 
     @property
     def network_wait_s(self) -> float | None:
@@ -143,7 +149,8 @@ def _gradient_bytes(ranks: Sequence[RankRecords], steps: Sequence[StepFigures]) 
     for rank in ranks:
         if rank.header and "gradient_bytes" in rank.header:
             return int(rank.header["gradient_bytes"])
-    return max((figures.bucket_bytes for figures in steps), default=None)
+    told = [figures.bucket_bytes for figures in steps if figures.bucket_bytes is not None]
+    return max(told, default=None)
 
 
 def _most_waited_for(steps: Sequence[StepFigures]) -> int | None:

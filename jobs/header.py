@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ddp.calibrate import Calibration
-from ddp.parallel import DistributedDataParallel
+from ddp.plan import ReductionPlan
 from jobs.argument import RankArgument
 from jobs.data import Text, Windows
 from jobs.modelfile import ModelFile
+from jobs.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class OwnFiles:
 
 def rank_header(
     told: RankArgument,
-    ddp: DistributedDataParallel,
+    ddp: Wrapper,
     files: OwnFiles,
     text: Text,
     windows: Windows,
-    calibration: Calibration,
+    calibration: Calibration | None,
 ) -> dict[str, Any]:
     """The first line of the rank's records, without the clocks that its writer adds."""
     parameters = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
@@ -61,7 +62,14 @@ def rank_header(
         "model_parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "initial_params_sha256": ddp.verify_parameters(),
-        "plan": ddp.plan.to_json(),
-        "plan_sha256": ddp.plan.sha256,
-        "calibration": asdict(calibration),
+        **plan_keys(ddp.plan),
+        "calibration": asdict(calibration) if calibration else None,
+    }
+
+
+def plan_keys(plan: ReductionPlan | None) -> dict[str, Any]:
+    """The plan as records have it; null while it is not known."""
+    return {
+        "plan": plan.to_json() if plan else None,
+        "plan_sha256": plan.sha256 if plan else None,
     }

@@ -3,21 +3,27 @@ clock is true. It is put in from outside; the code that measures does not know o
 """
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp.executor import Collective
+from ddp.parallel import DistributedDataParallel
 from ddp.timing import Traffic
 from jobs.data import BatchSource, Position
 from jobs.errors import JobSpecError
 from jobs.pace import on_gradient
 from jobs.spec import InjectSpec
+from jobs.wrapper import Wrapper
 
 
-def check_place(spec: InjectSpec | None, world_size: int, num_buckets: int) -> None:
-    """Raises JobSpecError where no rank or no bucket would be slowed down."""
+def check_place(spec: InjectSpec | None, world_size: int, num_buckets: int | None) -> None:
+    """Raises JobSpecError where no rank or no bucket would be slowed down.
+
+    `num_buckets` is None where they are not ours, and then no job names one.
+    """
     if spec is None:
         return
     if spec.rank is not None and spec.rank >= world_size:
@@ -25,7 +31,7 @@ def check_place(spec: InjectSpec | None, world_size: int, num_buckets: int) -> N
             f"inject.rank {spec.rank} with {world_size} ranks",
             rule=f"is a rank from 0 to {world_size - 1}, or null for every one",
         )
-    if spec.bucket >= num_buckets:
+    if num_buckets is not None and spec.bucket >= num_buckets:
         raise JobSpecError(
             f"inject.bucket {spec.bucket} of a model with {num_buckets} buckets",
             rule=f"is a bucket from 0 to {num_buckets - 1}",
@@ -53,6 +59,13 @@ class Delay:
     def into_optimizer(self, optimizer: Optimizer) -> None:
         if self._in("optimizer"):
             optimizer.register_step_pre_hook(lambda *_: time.sleep(self._seconds))
+
+    def into_buckets(self, ddp: Wrapper) -> AbstractContextManager[None]:
+        """Inside, one bucket takes longer to reduce."""
+        if not self._in("bucket"):
+            return nullcontext()
+        assert isinstance(ddp, DistributedDataParallel)  # a job says so of no other wrapper
+        return ddp.reduce_with(self.into_collective(ddp.collective))
 
     def into_collective(self, collective: Collective) -> Collective:
         if self._spec is None or self._spec.phase != "bucket":

@@ -25,7 +25,7 @@ from jobs.errors import JobError, LaunchError, RecordsError, RunFailed
 from jobs.handover import hand_over, require_seen
 from jobs.linkchanges import LinkChanges
 from jobs.progress import PhaseProgress
-from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links
+from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links, preloads
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
 from jobs.runinfo import PROJECT, cores_for, describe_run
@@ -196,7 +196,7 @@ class RankSet:
         agents = Agents(
             self.lab.nodes,
             plan.used_nodes,
-            self.task.program.preload,
+            preloads(self.task.program, [part.plan.job for part in self.parts]),
             plan.threads.environment(),
             cwd=str(PROJECT),
         )

@@ -5,14 +5,15 @@ Owns how a step's time is shared out. Waiting for peers is taken out of the phas
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddp.timing import StepCommunication
+from ddp.timing import BucketTiming
 from jobs.derive import Interval, common, length
 from jobs.errors import WorkerError
 from jobs.records import StepRecord
+from jobs.wrapper import Communication
 
 PHASES = ("data", "forward", "backward", "optimizer")
 
@@ -41,7 +42,7 @@ class StepClock:
     def record(
         self,
         step: int,
-        communication: StepCommunication,
+        communication: Communication,
         samples: int,
         loss: float | None,
         nic_bytes: tuple[int, int] | None,
@@ -62,7 +63,7 @@ class StepClock:
             optimizer_s=phase_s["optimizer"],
             other_s=step_s - exposed_s - sum(phase_s.values()),
             exposed=tuple(communication.exposed),
-            buckets=tuple(communication.buckets),
+            buckets=_or_none(communication.buckets),
             intra_node_bytes=communication.traffic.intra_node_bytes,
             inter_node_bytes=communication.traffic.inter_node_bytes,
             samples=samples,
@@ -74,6 +75,10 @@ class StepClock:
     def _without(self, name: str, exposed: list[Interval]) -> float:
         intervals = self._intervals[name]
         return (length(intervals) - common(intervals, exposed)) / 1e9
+
+
+def _or_none(buckets: Sequence[BucketTiming] | None) -> tuple[BucketTiming, ...] | None:
+    return None if buckets is None else tuple(buckets)
 
 
 class NicCounters:

@@ -21,6 +21,7 @@ from jobs.argument import NodeRates
 
 if TYPE_CHECKING:
     from ddp.calibrate import Calibration  # needs torch; whoever prices a run again does not
+    from jobs.sections import DdpSpec
 
 UNLIMITED = float("inf")
 GLOO_SEGMENTS = 2  # so many parts of a buffer are in flight in gloo's own ring
@@ -139,21 +140,34 @@ def priced_schedule(plan: ReductionPlan) -> Schedule | None:
     return plan.schedule()
 
 
+def why_unpredicted(spec: "DdpSpec", plan: ReductionPlan | None) -> str:
+    """Why a run without a prediction has none; its plan is missing only with torch's own class."""
+    if spec.hook is not None:
+        return "what a hook sends is not known beforehand"
+    if plan is not None:
+        return "the links were not measured"
+    if spec.algorithm == "native":
+        return "torch's own class does not tell how it reduces"
+    return "torch's class makes its buckets in two steps, and train.warmup_steps is fewer"
+
+
 def write_prediction(
     run_dir: Path,
-    prediction: dict[str, Any] | None,
+    prediction: dict[str, Any] | str,
     compute: Compute,
     links: Sequence[NodeRates] | None,
-    calibration: "Calibration",
+    calibration: "Calibration | None",
 ) -> None:
-    """Writes prediction.json, whole or not at all. The step is null where there is none."""
+    """Writes prediction.json, whole or not at all. Without a prediction it tells why."""
+    if isinstance(prediction, str):
+        prediction = {"step_seconds": None, "comm_seconds": None, "reason": prediction}
     document = {
         "schema": 1,
-        **(prediction or {"step_seconds": None, "comm_seconds": None}),
+        **prediction,
         "inputs": {
             "compute": asdict(compute),
             "links": [node.model_dump() for node in links] if links else None,
-            "calibration": asdict(calibration),
+            "calibration": asdict(calibration) if calibration else None,
         },
     }
     path = run_dir / "prediction.json"

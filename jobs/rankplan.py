@@ -21,6 +21,15 @@ class Program:
 TRAINING = Program("jobs.worker:main", ("torch", "jobs.worker"))
 
 
+TORCHS_COMPILER = "torch._dynamo"  # which torch's own DistributedDataParallel imports
+
+
+def preloads(program: Program, jobs: Sequence[JobSpec]) -> tuple[str, ...]:
+    """What is imported once on each node, before its ranks are forked."""
+    stock = any(job.ddp.wrapper == "torch" for job in jobs)
+    return (*program.preload, TORCHS_COMPILER) if stock else program.preload
+
+
 @dataclass(frozen=True)
 class Threads:
     """Threads each rank computes with, and whether the user's environment says so."""

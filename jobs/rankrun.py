@@ -15,13 +15,14 @@ import torch.distributed as dist
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
 from jobs.events import Events, PhaseName
-from jobs.owncode import is_priced
+from jobs.header import plan_keys
 from jobs.predict import (
     Compute,
     ComputeStep,
     predict,
     priced_fabric,
     slowest_rank,
+    why_unpredicted,
     write_prediction,
 )
 from jobs.randomness import RandomState
@@ -37,7 +38,7 @@ class RankRun:
     events: Events
     writer: RecordWriter
     trainer: Trainer
-    calibration: Calibration
+    calibration: Calibration | None
 
     _sent: list[StepRecord] = field(default_factory=list)
     _baseline_done: int = 0
@@ -56,7 +57,9 @@ class RankRun:
         total = self.told.job.train.warmup_steps
         for number in range(total):
             self._step("warm_up", number, total)
-        self._predict(self.baseline(0, baseline_steps))
+        measured = self.baseline(0, baseline_steps)
+        self._tell_late_plan()
+        self._predict(measured)
 
     def train(self, numbers: Iterable[int]) -> None:
         """The measured steps of these numbers."""
@@ -100,6 +103,12 @@ class RankRun:
     def _tell(self, phase: PhaseName, done: int, total: int, measured: MeasuredStep) -> None:
         self.events.phase(phase, done, total, measured.record.loss, measured.record.step_s)
 
+    def _tell_late_plan(self) -> None:
+        """A plan that was not known when the header was written; others are in it."""
+        plan = self.trainer.ddp.plan
+        if plan is not None and self.told.job.ddp.wrapper == "torch":
+            self.writer.plan(plan_keys(plan))
+
     def _predict(self, baseline: list[MeasuredStep]) -> None:
         own = [asdict(compute_step(measured)) for measured in baseline]
         ranks: list[Any] = [None] * self.told.world_size
@@ -111,12 +120,15 @@ class RankRun:
         self.trainer.forget_nic_bytes()
 
     def _write_prediction(self, compute: Compute) -> None:
-        told = self.told
-        fabric = priced_fabric(told.node_of, told.links, self.calibration)
-        plan, overlap = self.trainer.ddp.plan, told.job.ddp.overlap
-        known = fabric if is_priced(plan.algorithm) else None
-        prediction = predict(plan, known, compute, overlap=overlap) if known else None
-        write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
+        told, spec, costs = self.told, self.told.job.ddp, self.calibration
+        plan = self.trainer.ddp.plan
+        fabric = priced_fabric(told.node_of, told.links, costs) if costs else None
+        prediction: dict[str, Any] | str
+        if plan is not None and fabric is not None and spec.hook is None:
+            prediction = predict(plan, fabric, compute, overlap=spec.overlap)
+        else:
+            prediction = why_unpredicted(spec, plan)
+        write_prediction(Path(told.run_dir), prediction, compute, told.links, costs)
 
     def finish(self) -> None:
         """What the rank ended with; all ranks end together."""
@@ -140,7 +152,7 @@ class RankRun:
 def compute_step(measured: MeasuredStep) -> ComputeStep:
     """What the cost model needs of a step in which nothing was sent."""
     start_ns, end_ns = measured.backward
-    buckets = sorted(measured.record.buckets, key=lambda bucket: bucket.index)
+    buckets = sorted(measured.record.buckets or (), key=lambda bucket: bucket.index)
     return ComputeStep(
         step_s=measured.record.step_s,
         backward_s=(end_ns - start_ns) / 1e9,

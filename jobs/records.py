@@ -1,7 +1,7 @@
 """What one rank writes down: `rank<k>.jsonl`, one JSON object a line, and how to read it back.
 
-Owns the lines header, step, baseline and end, their keys and their order. Derives no figure from
-them (summary does). Only appends, so a killed run keeps every line that was complete.
+Owns the lines header, plan, step, baseline and end, their keys and their order. Derives no figure
+from them (summary does). Only appends, so a killed run keeps every line that was complete.
 """
 
 import json
@@ -22,9 +22,10 @@ class StepRecord:
 
     The six phases data, forward, backward, comm_exposed, optimizer and other add up to `step_s`;
     all but `other_s` are measured. `exposed` are the intervals spent doing nothing but wait for
-    peers. Bytes are payload this rank sent, None where the backend does not tell. `nic_*` is what
-    the fabric NIC of the node counted since the step before; only local rank 0 has it. `loss` is
-    this rank's own, None when it is not finite.
+    peers. `buckets` are None where the wrapper does not tell, as torch's own; bytes are payload
+    this rank sent, None where the backend does not tell. `nic_*` is what the fabric NIC of the node
+    counted since the step before; only local rank 0 has it. `loss` is this rank's own, None when it
+    is not finite.
     """
 
     step: int
@@ -37,7 +38,7 @@ class StepRecord:
     optimizer_s: float
     other_s: float
     exposed: tuple[tuple[int, int], ...]
-    buckets: tuple[BucketTiming, ...]
+    buckets: tuple[BucketTiming, ...] | None
     intra_node_bytes: int | None
     inter_node_bytes: int | None
     samples: int
@@ -56,7 +57,8 @@ class StepRecord:
         """Keys this version does not know are left out; raises KeyError or TypeError if broken."""
         known = {key: record[key] for key in _STEP_KEYS & record.keys()}
         known["exposed"] = tuple((start, end) for start, end in record["exposed"])
-        known["buckets"] = tuple(BucketTiming(**bucket) for bucket in record["buckets"])
+        if record["buckets"] is not None:
+            known["buckets"] = tuple(BucketTiming(**bucket) for bucket in record["buckets"])
         return cls(**known)
 
 
@@ -118,6 +120,10 @@ class RecordWriter:
         """The first line: who writes, and the one wall-clock anchor of all its times."""
         anchor = {"wall_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
         self._write("header", {**facts, **anchor})
+
+    def plan(self, keys: Mapping[str, Any]) -> None:
+        """Keys of the header that were not known when it was written."""
+        self._write("plan", keys)
 
     def step(self, record: StepRecord) -> None:
         self._write("step", record.to_json())
@@ -182,6 +188,8 @@ class RecordReader:
                 self.records.baseline.append(BaselineRecord(block, StepRecord.from_json(record)))
             elif kind == "header":
                 self.records.header = record
+            elif kind == "plan":
+                self.records.header = {**(self.records.header or {}), **record}
             elif kind == "end":
                 self.records.end = record
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -14,7 +14,7 @@ from ddp.fabric import Fabric
 from ddp.importpath import is_import_path
 from jobs.errors import JobSpecError
 from jobs.modelspec import NotNegativeFloat, NotNegativeInt, PositiveFloat, PositiveInt
-from jobs.owncode import require_algorithm, require_path
+from jobs.owncode import reduces, require_algorithm, require_path
 
 
 def _segments(value: object) -> Literal["auto"] | int:
@@ -63,6 +63,10 @@ class TrainSpec(StrictModel):
 class DdpSpec(StrictModel):
     """How gradients are reduced."""
 
+    wrapper: Literal["ddplab", "torch"] = "ddplab"
+    """Whose DistributedDataParallel: ours, or torch's own, with our algorithm as its hook unless
+    it is native.
+    """
     algorithm: str = "hierarchical"
     """Which all-reduce: a name of ours, or one of your own, `my.py:build` or `my_pkg.module:build`.
 
@@ -81,7 +85,9 @@ class DdpSpec(StrictModel):
     segments: Segments = "auto"
     """Parts of a bucket in flight at once."""
     bucket_cap_mb: PositiveFloat = 1.0
-    """Size at which a bucket of gradients is full, in MiB; the first one at 1 MiB or less."""
+    """Size at which a bucket of gradients is full, in MiB; the first one at 1 MiB or less, but
+    not with wrapper torch.
+    """
     overlap: bool = True
     """Reduce buckets while backward still computes; false: all of them after it."""
     per_parameter: bool = False
@@ -119,6 +125,39 @@ class DdpSpec(StrictModel):
                 fix="leave ring_order contiguous, ring_seed 0 and segments auto",
             )
         return self
+
+    @model_validator(mode="after")
+    def _torchs_class_takes_it(self) -> Self:
+        if self.wrapper != "torch":
+            return self
+        for taken, seen, rule, fix in (
+            (
+                reduces(self.algorithm),
+                f"algorithm {self.algorithm}",
+                "torch's class always reduces",
+                "leave wrapper out",
+            ),
+            (
+                self.overlap,
+                "overlap false",
+                "torch's class always reduces while backward computes",
+                "leave overlap out, or wrapper",
+            ),
+            (
+                not self.per_parameter,
+                "per_parameter true",
+                "torch's class fills buckets up to bucket_cap_mb",
+                "leave per_parameter out, or wrapper",
+            ),
+        ):
+            if not taken:
+                raise JobSpecError(f"wrapper torch with {seen}", rule=rule, fix=fix)
+        return self
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether torch's own class reduces by itself, or by a hook: nothing is ours."""
+        return self.wrapper == "torch" and (self.algorithm == "native" or self.hook is not None)
 
 
 class PaceSpec(StrictModel):

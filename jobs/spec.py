@@ -97,6 +97,12 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _an_injected_delay_has_its_place(self) -> Self:
+        if self.inject and self.inject.phase == "bucket" and self.ddp.wrapper == "torch":
+            raise JobSpecError(
+                "inject.phase bucket with ddp.wrapper torch",
+                rule="which buckets there are is torch's business, so none is named",
+                fix="inject into another phase, or leave ddp.wrapper out",
+            )
         if self.inject and self.inject.phase == "bucket" and not reduces(self.ddp.algorithm):
             raise JobSpecError(
                 f"inject.phase bucket with algorithm {self.ddp.algorithm}",

@@ -20,6 +20,7 @@ from jobs.parts import RunPart, changed, split
 from jobs.records import RankRecords, read_records, records_path
 from jobs.spread import Spread
 from jobs.verdict import bottleneck, slowest_link
+from jobs.wrapperwords import wrapper_of
 
 SCHEMA = 1
 CSV_KEYS = (
@@ -122,7 +123,7 @@ def _setting(run: Mapping[str, Any]) -> dict[str, Any]:
         "nproc_per_node": run["nproc_per_node"],
         "world_size": run["world_size"],
         "placement": job["placement"],
-        "wrapper": "ddplab",
+        "wrapper": wrapper_of(job),
         "algorithm": algorithm_name(job["ddp"]),
         "ring_order": job["ddp"]["ring_order"] if ring else None,
         "plan_sha256": run.get("plan_sha256"),

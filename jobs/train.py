@@ -14,8 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp.executor import NoCollective
-from ddp.parallel import DistributedDataParallel
 from jobs.data import BatchSource, Position
 from jobs.derive import Interval
 from jobs.models import next_byte_loss
@@ -23,6 +21,7 @@ from jobs.phases import NicCounters, StepClock
 from jobs.randomness import RandomState
 from jobs.records import StepRecord
 from jobs.spec import TrainSpec
+from jobs.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Trainer:
     then clipped, then used.
     """
 
-    ddp: DistributedDataParallel
+    ddp: Wrapper
     optimizer: Optimizer
     batches: BatchSource
     spec: TrainSpec
@@ -134,7 +133,7 @@ def baseline_block(
     """Steps with nothing sent, all ranks starting together; afterwards all is as it was before."""
     before = Snapshot.take(trainer)
     measured = []
-    with trainer.ddp.reduce_with(NoCollective()):
+    with trainer.ddp.without_network():
         for number in range(num_steps):
             barrier()  # outside the clock: ranks must not pay for one another here
             measured.append(trainer.step(number))

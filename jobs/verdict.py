@@ -72,10 +72,8 @@ def bottleneck(
     """
     if figures.step is None or figures.phase_s is None or not figures.step.mean:
         return None
-    network_s = figures.network_wait_s or 0.0
     waits = {
-        _network(figures, run, limits or first_limits(run), network_s): network_s,
-        _straggler(figures, run): figures.straggler_wait_s or 0.0,
+        **_waits(figures, run, limits or first_limits(run)),
         f"loading data. It takes {_ms(figures.phase_s['data'])} of every step.": figures.phase_s[
             "data"
         ],
@@ -91,6 +89,24 @@ def bottleneck(
         f"computing. Waiting for other ranks takes {share:.0f} % of a step: a faster network saves "
         f"at most {_ms(exposed_s)}."
     )
+
+
+def _waits(figures: RunFigures, run: Mapping[str, Any], limits: Limits) -> dict[str, float]:
+    """Sentences on waiting for other ranks, with the seconds of each."""
+    network_s = figures.network_wait_s
+    if network_s is not None:
+        return {
+            _network(figures, run, limits, network_s): network_s,
+            _straggler(figures, run): figures.straggler_wait_s or 0.0,
+        }
+    exposed_s = figures.exposed_s or 0.0
+    use = link_use(figures, run) if run["nnodes"] > 1 else None
+    carries = f"; the link between nodes carries data {(use or 0.0) * 100:.0f} % of the time"
+    sentence = (
+        f"communication, or a slower rank. It adds {_ms(exposed_s)} to every step"
+        f"{'' if use is None else carries}. Which of the two torch's own class does not tell."
+    )
+    return {sentence: exposed_s}
 
 
 def _network(figures: RunFigures, run: Mapping[str, Any], limits: Limits, network_s: float) -> str:

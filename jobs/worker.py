@@ -99,7 +99,7 @@ def ready_to_train(
         delay = Delay(job.inject, told.rank)
         delay.into_model(model.module)  # before pacing, so that it comes on top of the floors
         with paced(told, model), wrapped(told, model.module, hook) as ddp:
-            check_place(job.inject, told.world_size, len(ddp.plan.buckets))
+            check_place(job.inject, told.world_size, len(ddp.plan.buckets) if ddp.plan else None)
             # from here on each rank draws its own numbers; the parameters are the same already
             torch.manual_seed(job.train.seed + told.rank)
             calibration = ddp.calibrate()
@@ -109,5 +109,5 @@ def ready_to_train(
             writer.header(rank_header(told, ddp, files, text, windows, calibration))
             dist.barrier()  # nobody sends gradients before all NIC counters are read
             events.phase("start", 1, 1)
-            with ddp.reduce_with(delay.into_collective(ddp.collective)):
+            with delay.into_buckets(ddp):
                 yield RankRun(told, events, writer, trainer, calibration)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ddp.comm_hook import Hook
 from ddp.errors import DdpError, ReductionFailed
 from ddp.fabric import Fabric
 from ddp.parallel import DistributedDataParallel
@@ -22,7 +23,9 @@ from jobs.optimizers import build_optimizer
 from jobs.owncode import FoundHook
 from jobs.pace import Pace
 from jobs.phases import NicCounters
+from jobs.stock import HookedStock, Stock
 from jobs.train import Trainer
+from jobs.wrapper import Wrapper
 
 
 def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
@@ -35,11 +38,22 @@ def paced(told: RankArgument, model: Model) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def wrapped(
-    told: RankArgument, module: nn.Module, found: FoundHook | None
-) -> Iterator[DistributedDataParallel]:
+def wrapped(told: RankArgument, module: nn.Module, found: FoundHook | None) -> Iterator[Wrapper]:
     """The module with its gradients reduced as the job says; an error inside stops all ranks."""
-    spec = told.job.ddp
+    ddp = _wrapper(told, module, found.hook if found else None)
+    try:
+        with failing_together(ddp):
+            yield ddp
+    finally:
+        ddp.close()
+
+
+def _wrapper(told: RankArgument, module: nn.Module, hook: Hook | None) -> Wrapper:
+    spec, fabric = told.job.ddp, Fabric(tuple(told.node_of))
+    if spec.is_stock:
+        return Stock(module, spec, hook)
+    if spec.wrapper == "torch":
+        return HookedStock(module, spec, fabric)
     ddp = DistributedDataParallel(
         module,
         algorithm=spec.algorithm,
@@ -50,20 +64,16 @@ def wrapped(
         overlap=spec.overlap,
         per_parameter=spec.per_parameter,
         rebuild_buckets=False,  # a run is of one plan, which its prediction and run.json state
-        fabric=Fabric(tuple(told.node_of)),
+        fabric=fabric,
         timeout_s=spec.timeout_s,
     )
-    try:
-        if found is not None:
-            ddp.register_comm_hook(None, found.hook)
-        with failing_together(ddp):
-            yield ddp
-    finally:
-        ddp.close()
+    if hook is not None:
+        ddp.register_comm_hook(None, hook)
+    return ddp
 
 
 @contextmanager
-def failing_together(ddp: DistributedDataParallel) -> Iterator[None]:
+def failing_together(ddp: Wrapper) -> Iterator[None]:
     """What goes wrong inside on this rank stops the others too, for the same first cause."""
     try:
         yield
@@ -88,7 +98,7 @@ def told_in_words(error: Exception) -> str:
 
 def make_trainer(
     told: RankArgument,
-    ddp: DistributedDataParallel,
+    ddp: Wrapper,
     model: Model,
     windows: Windows,
     delay: Delay,

@@ -220,7 +220,8 @@ def _bit_faults(runs: Sequence[ComparedRun]) -> list[str]:
     first: dict[tuple[Any, ...], ComparedRun] = {}
     faults = []
     for each in runs:
-        if not each.trains_together or not each.summary["params_sha256"]:
+        told = each.summary["params_sha256"] and each.run["plan_sha256"]
+        if not each.trains_together or not told:
             continue
         other = first.setdefault(_what_fixes_bits(each), each)
         if other.summary["params_sha256"] != each.summary["params_sha256"]:
@@ -248,11 +249,13 @@ def _what_fixes_bits(it: ComparedRun) -> tuple[Any, ...]:
 
 
 def _forecast(runs: Sequence[ComparedRun], no_network: Spread) -> Forecast | None:
-    """None where a link is not limited, was never measured, or is not the same for all runs."""
-    training = [each for each in runs if each.trains_together]
-    priced = {each.label: each.priced for each in training if each.priced}
+    """Of the runs that can be priced. None where one that has a plan cannot: a link is not limited,
+    was never measured, or is not the same for all runs.
+    """
+    planned = [each for each in runs if each.trains_together and each.run["plan_sha256"]]
+    priced = {each.label: each.priced for each in planned if each.priced}
     limits = {each.limits for each in priced.values()}
-    if len(priced) < len(training) or len(limits) != 1 or training[0].run["nnodes"] == 1:
+    if len(priced) < len(planned) or len(limits) != 1 or planned[0].run["nnodes"] == 1:
         return None
     rate = faster_rate(limits.pop())
     if rate is None:
@@ -261,4 +264,4 @@ def _forecast(runs: Sequence[ComparedRun], no_network: Spread) -> Forecast | Non
     steps = {
         label: no_network.mean + wait_s for label, wait_s in exposed.items() if wait_s is not None
     }
-    return Forecast(rate, steps) if len(steps) == len(training) else None
+    return Forecast(rate, steps) if len(steps) == len(planned) else None

@@ -25,6 +25,7 @@ from jobs.report.text import (
 )
 from jobs.spec import catalog, load_job
 from jobs.spread import Spread
+from jobs.wrapperwords import is_stock
 
 BADLY_PLACED = "ring-interleaved"
 LABEL_WIDTH = 13
@@ -61,19 +62,27 @@ def comparison_table(comparison: Comparison, width: int) -> Lines:
 
 def _cells(row: Row, base: str, asked_nic: bool) -> list[str]:
     it = row.it
-    wait_s, efficiency = it.figures.network_wait_s, it.figures.efficiency
+    efficiency = it.figures.efficiency
     loss = it.summary["loss_last"]
     return [
         it.label,
         _ms(it.step.mean, it.step.mean),
         _range(it.step),
-        "-" if wait_s is None else _ms(wait_s, it.step.mean),
+        _wait(row),
         _sent(row, asked_nic),
         "1" if it.label == base else times(row.speed_up),
         "-" if row.at_most is None else number(row.at_most, 2),
         "-" if efficiency is None else percent(efficiency),
         "-" if loss is None else number(loss, 3),
     ]
+
+
+def _wait(row: Row) -> str:
+    """With a sign where waiting for slower ranks cannot be told apart."""
+    figures, step_s = row.it.figures, row.it.step.mean
+    if figures.network_wait_s is not None:
+        return _ms(figures.network_wait_s, step_s)
+    return "-" if figures.exposed_s is None else f"< {_ms(figures.exposed_s, step_s)}"
 
 
 def _sent(row: Row, asked_nic: bool) -> str:
@@ -117,16 +126,28 @@ def legend(comparison: Comparison, width: int) -> Lines:
     if layout(width) >= AT_MOST_WIDTH:
         entries["at most"] = (
             f"{base}'s step / this job's step if, from the first gradients on, it filled the link "
-            "without a pause" + _withheld([row.at_most for row in comparison.rows])
+            "without a pause" + _withheld(_bounds(comparison)) + _untold(comparison)
         )
     entries["efficiency"] = _efficiency_words(comparison)
     entries["+-"] = _interval_words(comparison)
+    if any(row.it.figures.network_wait_s is None for row in comparison.rows):
+        entries["<"] = "waiting for slower ranks is in it, which torch's own class does not tell"
     if any(row.sent_bytes and row.sent_bytes[1] for row in comparison.rows):
         entries["*"] = "counted by the node's NIC, headers included: its payload is not known"
     lines: Lines = []
     for label, text in entries.items():
         lines += labelled(label, text, width, LABEL_WIDTH, QUIET)
     return lines
+
+
+def _bounds(comparison: Comparison) -> Sequence[float | None]:
+    return [row.at_most for row in comparison.rows if not is_stock(row.it.run["job"])]
+
+
+def _untold(comparison: Comparison) -> str:
+    """Why torch's own class has no bound, where it is among the jobs."""
+    stock = any(is_stock(row.it.run["job"]) for row in comparison.rows)
+    return "; -: torch's own class does not tell how it reduces" if stock else ""
 
 
 def _efficiency_words(comparison: Comparison) -> str:

@@ -96,9 +96,16 @@ def _forecast(comparison: Comparison) -> str | None:
     if slowest <= (1 + ALIKE) * fastest:
         low, high = milliseconds(fastest), milliseconds(slowest)
         span = low if low == high else f"{low.removesuffix(' ms')} to {high}"
-        text = f"At {rate} all of them would take {span} (predicted)"
+        priced = [row.it.label for row in comparison.contenders if row.it.label in forecast.step_s]
+        everybody = len(priced) == len(comparison.contenders)
+        who = "all of them" if everybody else " and ".join(priced)
+        text = f"At {rate} {who} would take {span} (predicted)"
         free = slowest <= (1 + ALIKE) * computing.mean
-        return f"{text}: the link would no longer hold them up." if free else f"{text}."
+        return (
+            f"{text}: the link would no longer hold {'it' if len(priced) == 1 else 'them'} up."
+            if free
+            else f"{text}."
+        )
     steps = sorted(forecast.step_s.items(), key=lambda item: item[1])
     listed = ", ".join(f"{label} {milliseconds(step_s)}" for label, step_s in steps)
     return f"At {rate} a step would take (predicted): {listed}."

@@ -45,14 +45,16 @@ def _row(part: Mapping[str, Any]) -> list[str]:
     step, comm = part["step_seconds"], part["comm_seconds"]
     decimals = ms_decimals(step["mean"])
     low, high = (number(step[key] * 1e3, decimals) for key in ("p10", "p90"))
-    wait_s = max(0.0, comm["exposed"] - (comm["straggler_wait"] or 0.0))
+    slower_s = comm["straggler_wait"]
+    wait_s = max(0.0, comm["exposed"] - (slower_s or 0.0))
+    sign = "< " if slower_s is None else ""  # that wait is in it
     efficiency = part["communication_efficiency_ratio"]
     return [
         f"{part['first_step'] + 1} - {part['last_step'] + 1}",  # people count from 1
         limits_words(part["links"]),
         number(step["mean"] * 1e3, decimals),
         f"{low} - {high}",
-        number(wait_s * 1e3, decimals),
+        f"{sign}{number(wait_s * 1e3, decimals)}",
         "-" if efficiency is None else percent(efficiency),
     ]
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.modelwords import micro_step_ms, model_words, scale_words, sleeps_only
-from jobs.owncode import algorithm_name
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
 from jobs.runinfo import shared_cores
+from jobs.wrapperwords import reducer_words
 
 SMALL_BYTES = 100_000
 START_S = 5.0  # importing torch in every node, meeting, calibrating
@@ -21,7 +21,7 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
         f"batch {batch} per rank, {batch * run['world_size']} in all"
     )
     lines = paragraph(text, width)
-    lines += paragraph(f"{algorithm_name(job['ddp'])}: {algorithm_summary}", width)
+    lines += paragraph(reducer_words(job, algorithm_summary), width)
     for sentence in conditions(run):
         lines += paragraph(sentence, width)
     estimate = estimate_s(run)

@@ -51,7 +51,7 @@ def closing_screen(
         lines += [*_phases(run, figures, width), line()]
         lines += _network(run, figures, summary, width)
         lines += _efficiency(figures, summary, width)
-        lines += _predicted(run, prediction, summary, width)
+        lines += _predicted(prediction, summary, width)
     lines += _checks(run, figures, summary, width)
     if summary["bottleneck"]:
         lines += [line(), *paragraph(f"Bottleneck: {summary['bottleneck']}", width, style="bold")]
@@ -81,14 +81,11 @@ def _decimals(value_s: float) -> int:
 def _phases(run: Mapping[str, Any], figures: RunFigures, width: int) -> Lines:
     """The table of where the mean step goes; its numbers add up as they stand."""
     phase_s = figures.phase_s or {}
-    straggler_s = min(figures.straggler_wait_s or 0.0, phase_s["comm_exposed"])
-    network_s = phase_s["comm_exposed"] - straggler_s
     rows = [
         ("computing", "forward", phase_s["forward"], "#"),
         ("", "backward", phase_s["backward"], "#"),
         ("", "optimizer", phase_s["optimizer"], "#"),
-        ("WAITING", "for the network   (exposed communication)", network_s, "@"),
-        ("", "for a slower rank (straggler wait)", straggler_s, "@"),
+        *_waits(phase_s["comm_exposed"], figures.straggler_wait_s),
         ("other", "loading data", phase_s["data"], "#"),
         ("", "not explained", max(0.0, phase_s["other"]), "#"),
     ]
@@ -105,6 +102,17 @@ def _phases(run: Mapping[str, Any], figures: RunFigures, width: int) -> Lines:
         lines.append(line(f"{head}{part:>8}{f'{share} %':>8}  {bar}", style))
     whole = " " * (2 + LABEL_WIDTH + words) + f"{total:>8}{'100 %':>8}"
     return [*lines, line(whole), *_slowest(figures, width)]
+
+
+def _waits(exposed_s: float, straggler_s: float | None) -> list[tuple[str, str, float, str]]:
+    """What of it is waiting for a slower rank is not always told."""
+    if straggler_s is None:
+        return [("WAITING", "for other ranks   (exposed communication)", exposed_s, "@")]
+    straggler_s = min(straggler_s, exposed_s)
+    return [
+        ("WAITING", "for the network   (exposed communication)", exposed_s - straggler_s, "@"),
+        ("", "for a slower rank (straggler wait)", straggler_s, "@"),
+    ]
 
 
 def _bar(share: int, largest: int, width: int) -> int:
@@ -130,17 +138,21 @@ def _network(
 ) -> Lines:
     if not figures.communicated:
         return labelled("network", "nothing was sent", width, LABEL_WIDTH)
-    busy_s, hidden_s = figures.comm_busy_s or 0.0, figures.hidden_s or 0.0
-    parts, _ = rounded_ms([hidden_s, busy_s - hidden_s])
-    unit_total = rounded_ms([busy_s])[1]
-    text = (
-        f"communication lasted {unit_total} ms a step: {parts[0]} ms hid behind computing, "
-        f"{parts[1]} ms did not"
-    )
-    lines = labelled("network", text, width, LABEL_WIDTH)
+    lines = labelled("network", _lasted(figures), width, LABEL_WIDTH)
     if run["nnodes"] > 1:
         lines += labelled("", _sent(run, figures, summary), width, LABEL_WIDTH)
     return lines
+
+
+def _lasted(figures: RunFigures) -> str:
+    if figures.comm_busy_s is None or figures.hidden_s is None:
+        return "how long communication lasted is not known: torch's own class does not tell"
+    busy_s, hidden_s = figures.comm_busy_s, figures.hidden_s
+    parts, _ = rounded_ms([hidden_s, busy_s - hidden_s])
+    return (
+        f"communication lasted {rounded_ms([busy_s])[1]} ms a step: {parts[0]} ms hid behind "
+        f"computing, {parts[1]} ms did not"
+    )
 
 
 def _sent(run: Mapping[str, Any], figures: RunFigures, summary: Mapping[str, Any]) -> str:
@@ -176,7 +188,6 @@ def _efficiency(figures: RunFigures, summary: Mapping[str, Any], width: int) -> 
 
 
 def _predicted(
-    run: Mapping[str, Any],
     prediction: Mapping[str, Any] | None,
     summary: Mapping[str, Any],
     width: int,
@@ -185,8 +196,7 @@ def _predicted(
     changed = summary["link"]["proof"] == "stale"
     if seconds is None or error is None:
         reason = "the links were not measured" if prediction else "the run ended before it"
-        if prediction and run["job"]["ddp"].get("hook"):
-            reason = "what a hook sends is not known beforehand"
+        reason = (prediction or {}).get("reason") or reason
         if seconds is not None and changed:
             reason = "the links it was made for were changed before the first step"
         return labelled("predicted", f"nothing: {reason}", width)

@@ -14,6 +14,7 @@ from jobs.records import StepRecord, records_path
 from jobs.server.files import RankFile
 from jobs.server.totals import RankTotals, RunTotals
 from jobs.summary import summarize_figures
+from jobs.wrapperwords import is_stock
 
 
 class Follower:
@@ -23,9 +24,11 @@ class Follower:
         """`run` is run.json. Raises RecordsError where it does not say which rank is where."""
         self.node_of = _node_of(run)
         names = [node["name"] for node in run["lab"]["nodes"]]
-        self.totals = RunTotals(
-            [RankTotals(rank, str(names[node])) for rank, node in enumerate(self.node_of)]
-        )
+        ranks = [RankTotals(rank, str(names[node])) for rank, node in enumerate(self.node_of)]
+        if is_stock(run["job"]):
+            for rank in ranks:
+                rank.comm_s = dict.fromkeys(rank.comm_s)
+        self.totals = RunTotals(ranks)
         self._files = [RankFile(records_path(folder, rank)) for rank in range(len(self.node_of))]
         self._pending: dict[int, dict[int, StepRecord]] = {}
         self._steps: list[StepFigures] = []

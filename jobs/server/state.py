@@ -55,9 +55,9 @@ def _rank(rank: RankTotals) -> dict[str, Any]:
         "last_step_ended_at": rank.last_ended_at,
         "last_step_phase_seconds": rank.last_phase_s or None,
         "phase_seconds": rank.phase_s,
-        "comm_busy_seconds": rank.comm_busy_s,
-        "comm_hidden_seconds": rank.comm_hidden_s,
-        "straggler_wait_seconds": rank.straggler_wait_s,
+        "comm_busy_seconds": rank.comm_s["busy"],
+        "comm_hidden_seconds": rank.comm_s["hidden"],
+        "straggler_wait_seconds": rank.comm_s["straggler_wait"],
         "sent_bytes": rank.sent_bytes,
         "nic_bytes": rank.nic_bytes,
     }

@@ -146,8 +146,9 @@ METRICS: tuple[Metric, ...] = (
         COUNTER,
         RANK,
         CLOSE,
-        "Time in which gradients were being reduced, hidden behind computing or not.",
-        _rank(lambda rank: rank.comm_busy_s),
+        "Time in which gradients were being reduced, hidden behind computing or not. Absent where "
+        "torch's own class reduces, which does not tell.",
+        _rank(lambda rank: rank.comm_s["busy"]),
     ),
     Metric(
         "comm_exposed_seconds_total",
@@ -162,16 +163,17 @@ METRICS: tuple[Metric, ...] = (
         COUNTER,
         RANK,
         CLOSE,
-        "The part of the busy time in which a rank did not wait.",
-        _rank(lambda rank: rank.comm_hidden_s),
+        "The part of the busy time in which a rank did not wait. Absent where that is.",
+        _rank(lambda rank: rank.comm_s["hidden"]),
     ),
     Metric(
         "straggler_wait_seconds_total",
         COUNTER,
         RANK,
         CLOSE,
-        "The part of the exposed time in which some rank was not ready yet.",
-        _rank(lambda rank: rank.straggler_wait_s),
+        "The part of the exposed time in which some rank was not ready yet. Absent where busy time "
+        "is.",
+        _rank(lambda rank: rank.comm_s["straggler_wait"]),
     ),
     Metric(
         "comm_bytes_total",

@@ -5,7 +5,7 @@ A step counts when every rank has recorded it. Reads no file.
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from jobs.derive import PHASES, RankCommunication, StepFigures
 from jobs.errors import RecordsError
 from jobs.records import StepRecord
 
+OF_BUCKETS = ("busy", "hidden", "straggler_wait")
 SCOPES = ("intra_node", "inter_node")
 DIRECTIONS = ("out", "in")
 STEP_BOUNDS_S = tuple(
@@ -56,27 +57,24 @@ class Histogram:
 @dataclass
 class RankTotals:
     """One rank. Bytes are None where its backend does not tell, or its NIC is another rank's, and
-    missing before the first step, when nobody knows."""
+    missing before the first step, when nobody knows. Those of `comm_s` are None where its wrapper
+    does not tell its buckets."""
 
     rank: int
     node: str
     phase_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    comm_busy_s: float = 0.0
-    comm_hidden_s: float = 0.0
-    straggler_wait_s: float = 0.0
+    comm_s: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(OF_BUCKETS, 0.0))
     sent_bytes: dict[str, float | None] = field(default_factory=dict)
     nic_bytes: dict[str, float | None] = field(default_factory=dict)
     last_step: int | None = None
     last_phase_s: dict[str, float] = field(default_factory=dict)
     last_ended_at: float | None = None
 
-    def add(self, record: StepRecord, communication: RankCommunication) -> None:
+    def add(self, record: StepRecord, communication: RankCommunication | None) -> None:
         """A step that every rank has recorded."""
         for phase in PHASES:
             self.phase_s[phase] += amount(getattr(record, f"{phase}_s"))
-        self.comm_busy_s += amount(communication.busy_ns / 1e9)
-        self.comm_hidden_s += amount(communication.hidden_ns / 1e9)
-        self.straggler_wait_s += amount(communication.straggler_ns / 1e9)
+        _grow(self.comm_s, _of_buckets(communication))
         sent = (record.intra_node_bytes, record.inter_node_bytes)
         _grow(self.sent_bytes, dict(zip(SCOPES, sent, strict=True)))
         carried = (record.nic_tx_bytes, record.nic_rx_bytes)
@@ -91,7 +89,15 @@ class RankTotals:
             self.last_ended_at = started_s + amount(record.step_s)
 
 
-def _grow(totals: dict[str, float | None], more: dict[str, int | None]) -> None:
+def _of_buckets(told: RankCommunication | None) -> dict[str, float | None]:
+    """Seconds, by OF_BUCKETS."""
+    if told is None:
+        return dict.fromkeys(OF_BUCKETS)
+    times_ns = (told.busy_ns, told.hidden_ns, told.straggler_ns)
+    return {key: time_ns / 1e9 for key, time_ns in zip(OF_BUCKETS, times_ns, strict=True)}
+
+
+def _grow(totals: dict[str, float | None], more: Mapping[str, float | None]) -> None:
     for key, value in more.items():
         before = totals.get(key, 0.0)
         totals[key] = None if before is None or value is None else before + amount(value)
@@ -110,10 +116,10 @@ class RunTotals:
         self,
         figures: StepFigures,
         records: Sequence[StepRecord],
-        communication: Sequence[RankCommunication],
+        communication: Sequence[RankCommunication] | None,
     ) -> None:
         self.steps += 1
         self.samples += amount(figures.samples)
         self.step_s.add(amount(figures.step_s))
-        for rank, record, each in zip(self.ranks, records, communication, strict=True):
-            rank.add(record, each)
+        for place, (rank, record) in enumerate(zip(self.ranks, records, strict=True)):
+            rank.add(record, communication[place] if communication else None)

@@ -11,13 +11,26 @@ from jobs.figures import run_figures
 from jobs.records import BaselineRecord, RankRecords
 from jobs.spec import load_job
 from jobs.summary import summarize
-from tests.jobs.samples import NODES, record, run_json
+from jobs.wrapperwords import is_stock
+from tests.jobs.samples import NODES, record, run_json, stock_record
 
 MBIT_200 = 200_000_000
 GRADIENT_BYTES = 2_000_000
-SENT_PER_RANK = {"ring": 750_000, "hier": 500_000, "native": None, "noop": 0}
-COUNTED = {"ring": 1_520_000, "hier": 1_020_000, "native": 1_530_000, "noop": 9_000}
-SUMS = {"ring": "aa" * 32, "hier": "bb" * 32, "native": "cc" * 32, "noop": None}
+SENT_PER_RANK = {"ring": 750_000, "hier": 500_000, "native": None, "noop": 0, "torch-ddp": None}
+COUNTED = {
+    "ring": 1_520_000,
+    "hier": 1_020_000,
+    "native": 1_530_000,
+    "noop": 9_000,
+    "torch-ddp": 1_540_000,
+}
+SUMS = {
+    "ring": "aa" * 32,
+    "hier": "bb" * 32,
+    "native": "cc" * 32,
+    "noop": None,
+    "torch-ddp": "dd" * 32,
+}
 
 
 def compared(
@@ -63,8 +76,9 @@ def _rank(
 ) -> RankRecords:
     sent = SENT_PER_RANK[job]
     counted = COUNTED[job] if rank in (0, 2) else None
+    made = stock_record if job == "torch-ddp" else record
     steps = [
-        replace(record(step, step_ms=ms, inter=sent, nic=counted, loss=loss), loss=loss)
+        replace(made(step, step_ms=ms, inter=sent, nic=counted, loss=loss), loss=loss)
         for step, (ms, loss) in enumerate(zip(steps_ms, losses, strict=True))
     ]
     baseline = [BaselineRecord(0, record(step, step_ms=baseline_ms)) for step in range(20)]
@@ -81,7 +95,7 @@ def run_of(job: str, run_id: str, sets: Sequence[str] = ()) -> dict[str, Any]:
     nodes = [{"name": f"node{k}", **node} for k in range(2)]
     inter = {"inter_node": {"rate": "200mbit"}}
     cluster = {"name": "2x2", "nodes": 2, "ranks_per_node": 2, "links": inter}
-    plan = plan_of(spec["ddp"])
+    plan = None if is_stock(spec) else plan_of(spec["ddp"])
     return {
         **run,
         "lab": {**run["lab"], "nodes": nodes, "cluster": cluster},
@@ -89,8 +103,8 @@ def run_of(job: str, run_id: str, sets: Sequence[str] = ()) -> dict[str, Any]:
         "host": {"cores": 8, "cpu": "a machine"},
         "versions": {"torch": "2.13"},
         "link_changes": [],
-        "plan": plan.to_json(),
-        "plan_sha256": plan.sha256,
+        "plan": plan.to_json() if plan else None,
+        "plan_sha256": plan.sha256 if plan else None,
     }
 
 

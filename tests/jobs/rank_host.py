@@ -7,6 +7,7 @@ rank's argument under "rank" is of several jobs that take turns.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -25,6 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    from jobs.rankplan import TORCHS_COMPILER
     from jobs.rounds.rank import main as turns_main
     from jobs.worker import main as rank_main
 
@@ -49,6 +51,8 @@ def main() -> None:
         return 0
 
     for line in sys.stdin:
+        if '"wrapper": "torch"' in line:
+            importlib.import_module(TORCHS_COMPILER)  # once, not in each rank
         with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()

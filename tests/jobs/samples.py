@@ -28,7 +28,7 @@ def record(
     backward: float = 50,
     exposed: Sequence[tuple[int, int]] = ((80, 95),),
     optimizer: float = 5,
-    buckets: Sequence[BucketTiming] = (bucket(0, 50, 50, 70), bucket(1, 80, 80, 95)),
+    buckets: Sequence[BucketTiming] | None = (bucket(0, 50, 50, 70), bucket(1, 80, 80, 95)),
     inter: int | None = 500_000,
     nic: int | None = None,
     loss: float | None = 4.0,
@@ -47,7 +47,7 @@ def record(
         optimizer_s=optimizer / 1e3,
         other_s=other / 1e3,
         exposed=tuple((start * MS, end * MS) for start, end in exposed),
-        buckets=tuple(buckets),
+        buckets=None if buckets is None else tuple(buckets),
         intra_node_bytes=1_000_000,
         inter_node_bytes=inter,
         samples=8,
@@ -55,6 +55,20 @@ def record(
         nic_tx_bytes=nic,
         nic_rx_bytes=nic,
     )
+
+
+def stock_record(step: int = 0, **changes: Any) -> StepRecord:
+    """As of a rank with torch's own class: neither its buckets nor its payload are told."""
+    made = record(step, **{"buckets": None, "inter": None, "nic": 3_000_000, **changes})
+    return replace(made, intra_node_bytes=None)
+
+
+def stock_run(**changes: Any) -> dict[str, Any]:
+    """run.json of such a run."""
+    job = run_json()["job"]
+    ddp = {"wrapper": "torch", "algorithm": "native", "ring_order": "contiguous"}
+    own = {"job": {**job, "name": "torch-ddp", "ddp": ddp}, "plan": None, "plan_sha256": None}
+    return run_json(**own, **changes)
 
 
 def ranks_of(

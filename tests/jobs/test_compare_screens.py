@@ -260,3 +260,25 @@ def test_what_is_not_given_has_its_reason() -> None:
     words = flat(screen(compare(runs, "ring", alike=True), 100))
     assert "without a pause; -: links not measured, or steps without network that vary" in words
     assert "; -:" not in flat(screen(three(), 100))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_wait_that_may_be_for_a_slower_rank_is_marked(width: int) -> None:
+    runs = [
+        compared("hier", *HIER, baseline_ms=198, prediction=prediction_of()),
+        compared("torch-ddp", *NATIVE, baseline_ms=198),
+    ]
+    found = compare(runs, "torch-ddp", alike=True)
+    text = screen(found, width)
+    hier, stock = rows_of(text, ("hier", "torch-ddp"))
+    assert "< 15" in stock and "1.54 *" in stock
+    assert "<" not in hier
+    words = flat(text)
+    assert "< waiting for slower ranks is in it, which torch's own class does not tell" in words
+    untold = "without a pause; -: torch's own class does not tell how it reduces"
+    assert (untold in words) == (width >= 100)
+    assert "links not measured" not in words
+    assert sentences(found)[-1] == (
+        "At 1 Gbit/s hier would take 199 ms (predicted): the link would no longer hold it up."
+    )
+    assert "<" not in flat(screen(three(), width)) and "torch" not in flat(screen(three(), width))

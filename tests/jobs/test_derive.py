@@ -7,7 +7,7 @@ import pytest
 from jobs.derive import common, length, step_figures, union
 from jobs.figures import run_figures
 from jobs.spread import spread
-from tests.jobs.samples import NODES, bucket, ranks_of, record
+from tests.jobs.samples import NODES, bucket, ranks_of, record, stock_record
 
 
 def test_intervals_are_merged_and_measured() -> None:
@@ -99,3 +99,23 @@ def test_only_steps_that_all_ranks_have_count() -> None:
     steps = [[record(0), record(1)], [record(0)], [record(0), record(1)], [record(0)]]
     figures = run_figures(ranks_of(steps, sums=(None,) * 4), NODES)
     assert [step.step for step in figures.steps] == [0]
+
+
+def test_of_buckets_that_are_not_told_nothing_is_derived() -> None:
+    step = step_figures([stock_record()] * 4, NODES)
+    assert (step.comm_work_s, step.comm_busy_s, step.straggler_wait_s) == (None, None, None)
+    assert (step.hidden_s, step.bucket_bytes, step.held_up_by) == (None, None, {})
+    assert step.phase_s["comm_exposed"] == pytest.approx(0.015)
+    assert step.time_lost_s == pytest.approx(0)
+    assert step.inter_node_bytes == (None, None)
+    # one rank that does not tell is enough: who was the last to be ready is not known
+    assert step_figures([stock_record(), *[record()] * 3], NODES).straggler_wait_s is None
+
+
+def test_where_a_rank_waited_for_another_is_not_taken_for_the_network() -> None:
+    figures = run_figures(ranks_of([[stock_record()]] * 4), NODES)
+    assert figures.exposed_s == pytest.approx(0.015)
+    assert (figures.network_wait_s, figures.straggler_wait_s) == (None, None)
+    assert (figures.overlap_ratio, figures.gradient_bytes) == (None, 2_000_000)
+    assert figures.communicated
+    assert run_figures(ranks_of([[record()]] * 4), NODES).network_wait_s == pytest.approx(0.015)

@@ -140,6 +140,6 @@ def test_the_file_says_what_it_was_made_from(tmp_path: Path) -> None:
 
 
 def test_no_prediction_is_null_not_zero(tmp_path: Path) -> None:
-    write_prediction(tmp_path, None, COMPUTE, None, CALIBRATION)
+    write_prediction(tmp_path, "the links were not measured", COMPUTE, None, CALIBRATION)
     written = json.loads((tmp_path / "prediction.json").read_text())
     assert (written["step_seconds"], written["comm_seconds"]) == (None, None)

@@ -3,8 +3,15 @@
 from typing import Any
 
 from cluster.nodes import Node
-from jobs.rankplan import RankPlan, Threads, choose_threads, measured_links
-from jobs.spec import JobSpec
+from jobs.rankplan import (
+    TRAINING,
+    RankPlan,
+    Threads,
+    choose_threads,
+    measured_links,
+    preloads,
+)
+from jobs.spec import DdpSpec, JobSpec
 
 
 def test_threads_share_the_cores_unless_the_user_says() -> None:
@@ -45,3 +52,9 @@ def test_the_rendezvous_is_where_rank_0_is() -> None:
     assert (second["rank"], second["argument"]["listen_fd"]) == (1, None)
     assert first["env"]["MASTER_ADDR"] == second["env"]["MASTER_ADDR"] == "198.18.0.11"
     assert first["env"]["MASTER_PORT"] == second["env"]["MASTER_PORT"] == "6000"
+
+
+def test_torchs_compiler_is_loaded_for_torchs_class_alone() -> None:
+    ours, stock = JobSpec(name="a"), JobSpec(name="b", ddp=DdpSpec(wrapper="torch"))
+    assert preloads(TRAINING, [ours]) == ("torch", "jobs.worker")
+    assert preloads(TRAINING, [ours, stock]) == ("torch", "jobs.worker", "torch._dynamo")

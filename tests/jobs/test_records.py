@@ -136,3 +136,23 @@ def test_what_is_no_number_is_refused_before_it_is_written(tmp_path: Path) -> No
     with RecordWriter(tmp_path, 0) as writer, pytest.raises(ValueError, match="JSON"):
         writer.step(replace(STEP, loss=float("nan")))
     assert lines(tmp_path, 0) == []
+
+
+def test_buckets_that_are_not_told_stay_so(tmp_path: Path) -> None:
+    untold = replace(STEP, buckets=None)
+    with RecordWriter(tmp_path, 0) as writer:
+        writer.step(untold)
+        writer.step(replace(STEP, buckets=()))
+    assert [line["buckets"] for line in lines(tmp_path, 0)] == [None, []]
+    assert read_records(records_path(tmp_path, 0)).steps == [untold, replace(STEP, buckets=())]
+
+
+def test_a_plan_that_is_known_late_is_the_headers(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path, 0) as writer:
+        writer.header({"rank": 0, "plan": None, "plan_sha256": None})
+        writer.step(STEP)
+        writer.plan({"plan": {"algorithm": "ring"}, "plan_sha256": "feed"})
+    header = read_records(records_path(tmp_path, 0)).header
+    assert header is not None
+    assert (header["rank"], header["plan_sha256"]) == (0, "feed")
+    assert header["plan"] == {"algorithm": "ring"}

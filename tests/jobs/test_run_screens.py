@@ -18,7 +18,7 @@ from jobs.report.text import plain
 from jobs.runfolder import RunFolder
 from jobs.summary import summarize
 from tests.jobs.compare_samples import compared, prediction_of
-from tests.jobs.samples import NODES, flat, run_json, text_of, typical_ranks
+from tests.jobs.samples import NODES, flat, run_json, stock_run, text_of, typical_ranks
 
 WIDTHS = (80, 100, 120)
 
@@ -55,6 +55,33 @@ def test_the_closing_screen_says_everything(width: int) -> None:
     )
     assert "runs/latest = runs/20261130-1104-hier-2x2-200mbit (0.9 MB)" in words
     assert set(re.findall(r"make ([a-z-]+)", text)) == {"run", "runs"}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_torchs_own_class_does_not_tell_is_said_and_not_zero(width: int) -> None:
+    run, made = stock_run(), typical_ranks()
+    for rank in made:
+        untold = {"buckets": None, "intra_node_bytes": None, "inter_node_bytes": None}
+        rank.steps = [replace(each, **untold) for each in rank.steps]
+        rank.end = {**(rank.end or {}), "inter_node_bytes": None}
+    prediction = {"step_seconds": None, "comm_seconds": None, "reason": "torch does not tell"}
+    figures, summary = run_figures(made, NODES), summarize(run, made, prediction, None)
+    text = text_of(closing_screen(run, figures, summary, prediction, 900_000, width), width)
+    words = flat(text)
+    # exposed: (3 x 88.6 + 83.6) / 4 = 87.35, whoever was waited for
+    assert re.search(r"WAITING +for other ranks +\(exposed communication\) +87 +31 %  @+", text)
+    assert "for a slower rank" not in text and "for the network" not in text
+    assert "how long communication lasted is not known: torch's own class does not tell" in words
+    assert "the busiest node's NIC sent 3.63 MB a step, headers included; 3.47 MB is" in words
+    assert "efficiency 69 %" in words
+    assert "predicted nothing: torch does not tell" in words
+    assert "Bottleneck: communication, or a slower rank. It adds 87 ms to every step; the" in words
+    assert not re.search(r"(?<![\d,.])0 (ms|B|MB)\b|overlap", words)
+    header = flat(text_of(run_header(run, "2 nodes", "The library's own.", width), width))
+    assert "torch's DistributedDataParallel as it is, with its own all-reduce." in header
+    hooked = {**run["job"], "ddp": {**run["job"]["ddp"], "algorithm": "ring"}}
+    header = flat(text_of(run_header({**run, "job": hooked}, "2 nodes", "A ring.", width), width))
+    assert "torch's DistributedDataParallel, with our hook. ring: A ring." in header
 
 
 @pytest.mark.parametrize("width", WIDTHS)

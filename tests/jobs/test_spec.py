@@ -16,7 +16,10 @@ from jobs.errors import JobSpecError
 from jobs.modelspec import OwnSpec
 from jobs.spec import JobSpec, catalog, load_job, node_of
 
-COMPARED = ("hier", "native", "noop", "ring", "ring-interleaved")
+COMPARED = (
+    *("hier", "native", "noop", "ring", "ring-interleaved"),
+    *("torch-ddp", "torch-ddp-hier"),
+)
 
 
 def job_file(folder: Path, text: str) -> str:

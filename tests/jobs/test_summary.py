@@ -11,7 +11,17 @@ from jobs.figures import run_figures
 from jobs.records import RankRecords
 from jobs.summary import steps_csv, summarize
 from tests.jobs.command import valid
-from tests.jobs.samples import NODES, alike, bucket, figures_of, ranks_of, record, run_json
+from tests.jobs.samples import (
+    NODES,
+    alike,
+    bucket,
+    figures_of,
+    ranks_of,
+    record,
+    run_json,
+    stock_record,
+    stock_run,
+)
 
 
 def test_the_whole_summary() -> None:
@@ -150,3 +160,36 @@ def test_steps_csv_has_a_line_per_step() -> None:
     assert float(rows[1]["other_s"]) == pytest.approx(0.020)
     assert rows[0]["inter_node_bytes"] == "1000000"
     assert rows[0]["nic_tx_bytes"] == ""
+
+
+def test_what_torchs_own_class_does_not_tell_is_null() -> None:
+    ranks = ranks_of([[stock_record(0), stock_record(1)]] * 4)
+    prediction = {"step_seconds": None, "comm_seconds": None, "reason": "not told"}
+    summary = summarize(stock_run(), ranks, prediction, None)
+    valid(summary, "run")
+    assert (summary["wrapper"], summary["algorithm"]) == ("torch", "native")
+    untold = ("plan_sha256", "overlap_ratio", "inter_node_bytes_per_step")
+    rates = ("algbw_bytes_per_second", "busbw_bytes_per_second")
+    assert [summary[key] for key in (*untold, *rates)] == [None] * 5
+    assert summary["comm_seconds"] == {
+        "work": None,
+        "busy": None,
+        "exposed": pytest.approx(0.015),
+        "straggler_wait": None,
+    }
+    assert set(summary["predicted"].values()) == {None}
+    assert summary["nic_tx_bytes_per_step"] == 3_000_000
+    assert summary["gradient_bytes"] == 2_000_000
+    assert summary["communication_efficiency_ratio"] == pytest.approx(0.7)
+    assert (summary["params_sha256"], summary["ranks_agree"]) == ("ab" * 32, True)
+    # 3 MB a step at 20 MB/s is more than the 100 ms of a step
+    assert summary["bottleneck"] == (
+        "communication, or a slower rank. It adds 15 ms to every step; the link between nodes "
+        "carries data 100 % of the time. Which of the two torch's own class does not tell."
+    )
+    rows = list(csv.DictReader(io.StringIO(steps_csv(run_figures(ranks, NODES)))))
+    assert {rows[0][key] for key in ("comm_work_s", "comm_busy_s", "straggler_wait_s")} == {""}
+
+
+def test_a_run_of_before_wrappers_had_names_is_ours() -> None:
+    assert summarize(run_json(), ranks_of([[record()]] * 4), None, None)["wrapper"] == "ddplab"

@@ -147,3 +147,19 @@ def test_nothing_is_built_on_steps_without_network_that_vary() -> None:
     assert found.forecast is None
     apart = compare(runs, "ring", alike=False)  # each on its own is steady
     assert all(row.at_most for row in apart.rows)
+
+
+def test_a_run_without_a_plan_has_no_bound_and_no_bits_to_check() -> None:
+    """torch's own class: others keep their forecast, and two of its kind may add as they like."""
+    runs = [
+        compared("torch-ddp", *RING),
+        compared("torch-ddp", *RING, label="again", sha256="ee" * 32),
+        compared("hier", *HIER, prediction=prediction_of()),
+    ]
+    found = compare(runs, "torch-ddp", alike=True)
+    assert found.faults == []
+    assert (found.row("torch-ddp").at_most, found.row("again").at_most) == (None, None)
+    assert found.row("hier").at_most == pytest.approx(ring_and_hier().row("hier").at_most or 0)
+    assert found.forecast is not None
+    assert found.forecast.step_s == {"hier": pytest.approx(0.07, abs=0.002)}
+    assert compare(runs[:2], "torch-ddp", alike=True).forecast is None
