@@ -11,11 +11,13 @@ finds every sum to be its own piece times the number of ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 from torch.nn import Module, Parameter
 
 from ddp.errors import PlanError
@@ -25,6 +27,7 @@ FINGERPRINT_BITS = 64
 # multipliers of generators modulo 2**64: L'Ecuyer's and Knuth's
 WEIGHT, MULTIPLIER = 2862933555777941757, 6364136223846793005
 COLUMNS = 1021  # prime, so that a shift by a power of two changes the column
+SMALL = 2**16  # elements; smaller tensors are put together, as each one costs a dozen calls
 
 
 @dataclass(frozen=True)
@@ -126,30 +129,63 @@ def bits_per_piece(dtype: torch.dtype, world_size: int) -> int:
     return min(bits, 32)
 
 
+@torch.no_grad()
 def fingerprint(tensors: Sequence[Tensor]) -> int:
-    """64 bits that change when any bit of `tensors` does, at some GB a second.
+    """64 bits that change when any bit of `tensors`, all of one dtype, does; at many GB a second.
 
-    32-bit words are summed by column, exactly, and columns and tensors weighted with powers of two
-    numbers, so that small or regular changes in several columns do not cancel one another. What
-    cancels within a column escapes: two of its words that have changed places.
+    64-bit words are summed by column modulo 2**64, an odd number of rows at once, so that a change
+    of all signs shows. Sums are mixed, since weights alone would lose their highest bits; columns
+    and tensors are then weighted with powers of two numbers, so that small or regular changes in
+    several columns do not cancel one another. What cancels within a column escapes: two of its
+    words that have changed places, or two of its highest bits.
     """
     total = 0
     for tensor in tensors:
-        weights = torch.full((COLUMNS,), WEIGHT, device=tensor.device).cumprod(0)  # modulo 2**64
-        words = _as_words(tensor)
-        whole = words.numel() // COLUMNS * COLUMNS
-        columns = words[:whole].view(-1, COLUMNS).sum(0)  # in 64 bits
-        rest = words[whole:]
-        columns[: rest.numel()] += rest
-        total = total * MULTIPLIER + int((columns * weights).sum()) + tensor.numel()
-        total %= 1 << FINGERPRINT_BITS
+        total = _mixed(total, tensor.numel())
+    for tensor in _few(tensors):
+        words, tail = _as_words(tensor)
+        rows = words.numel() // COLUMNS
+        whole = max(0, rows - (rows % 2 == 0)) * COLUMNS
+        sums = words[:whole].view(-1, COLUMNS).sum(0)  # in 64 bits: another width is a copy
+        numbers = torch.cat((sums, words[whole:])) * WEIGHT
+        numbers ^= numbers >> 32
+        weights = _weights(tensor.device)[: numbers.numel()]
+        total = _mixed(total, int(torch.dot(numbers, weights)))
+        total = _mixed(total, tail)
     return total
 
 
-def _as_words(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    if flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0:
-        return flat.view(torch.int32)
-    words = torch.zeros(-(-flat.numel() // 4), dtype=torch.int32, device=flat.device)
-    words.view(torch.uint8)[: flat.numel()] = flat
-    return words
+@cache
+def _weights(device: torch.device) -> Tensor:
+    return torch.full((3 * COLUMNS,), WEIGHT, device=device).cumprod(0)  # modulo 2**64
+
+
+def _mixed(total: int, value: int) -> int:
+    return (total * MULTIPLIER + value) % (1 << FINGERPRINT_BITS)
+
+
+def _few(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The same bytes in fewer tensors: small ones that follow one another, a few at a time."""
+    small: list[Tensor] = []
+    numel = 0
+    for tensor in tensors:
+        if small and (tensor.numel() >= SMALL or numel >= 4 * SMALL):
+            yield _flatten_dense_tensors(small)  # type: ignore[no-untyped-call]
+            small, numel = [], 0
+        if tensor.numel() >= SMALL:
+            yield tensor
+        else:
+            small.append(tensor)
+            numel += tensor.numel()
+    if small:
+        yield _flatten_dense_tensors(small)  # type: ignore[no-untyped-call]
+
+
+def _as_words(tensor: Tensor) -> tuple[Tensor, int]:
+    """The bytes of `tensor` as 64-bit words, and those that are left at the end as a number."""
+    flat = tensor.reshape(-1).view(torch.uint8)
+    if flat.storage_offset() % 8:
+        flat = flat.clone()
+    cut = flat.numel() // 8 * 8
+    tail = bytes(flat[cut:].tolist()) if cut < flat.numel() else b""
+    return flat[:cut].view(torch.int64), int.from_bytes(tail, "little")

@@ -3,35 +3,26 @@
 Makes a lab of its own and takes it down; needs some minutes and a machine that does nothing else.
 """
 
-import platform
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
-from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cluster.backends import BACKENDS
 from cluster.errors import NoLab
-from cluster.lab import Lab, bring_up, take_down
+from cluster.lab import bring_up, take_down
 from cluster.nodes import Making
 from cluster.spec import load_cluster
 from ddp.cost import inter_node_bound
-from jobs.agents import Agents
-from jobs.launch import plan_ranks
-from jobs.rankplan import RankPlan
-from jobs.runinfo import PROJECT, num_cores
-from jobs.spec import load_job
 from tools.allreduce_rank import ALGORITHMS, ROUNDS, SIZE_BYTES
 from tools.container_benchmarks import agreement_lines, container_lines
-from tools.timing import ddplab, first_step_s, row
+from tools.rank_results import run_ranks
+from tools.timing import ddplab, first_step_s, machine, row
 
 LAB = "benchmarks"
 BACKEND = "netns"
 REPEATS = 5
-RESULT_TIMEOUT_S = 300.0
 
 
 def main() -> None:
@@ -66,17 +57,6 @@ def print_containers() -> None:
         print(line, flush=True)
 
 
-def machine() -> str:
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    memory_gib = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
-    cpu = names[0] if names else platform.machine()
-    return f"{num_cores()} cores ({cpu}), {memory_gib:.0f} GiB, Linux {platform.release()}"
-
-
 def down() -> None:
     with suppress(NoLab):
         take_down(LAB)
@@ -109,7 +89,7 @@ def allreduce_lines() -> list[str]:
         if link["mode"] == "both_ways"
     ]
     wire_s = inter_node_bound(SIZE_BYTES, lab.spec.nodes) / min(measured)
-    ranks = run_ranks(plan_ranks(load_job("hier"), lab), lab)
+    ranks = run_ranks(lab, "tools.allreduce_rank:main")
     wrong = sum(rank["num_wrong"] for rank in ranks)
     lines = []
     native_s: Sequence[float] = ()
@@ -126,29 +106,6 @@ def allreduce_lines() -> list[str]:
     ceiling = statistics.median(native_s) / wire_s
     lines.append(f"| no algorithm can be faster than | {wire_s * 1e3:.0f} | {ceiling:.2f} | |")
     return [*lines, "", f"Wrong sums: {wrong} (every rank and round against exact integers)."]
-
-
-def run_ranks(plan: RankPlan, lab: Lab) -> list[dict[str, Any]]:
-    """What every rank measured, by rank."""
-    ready: dict[int, Any] = {}
-    preload = ("torch", "tools.allreduce_rank")
-    environment = plan.threads.environment()
-    with Agents(lab.nodes, plan.used_nodes, preload, environment, cwd=str(PROJECT)) as agents:
-        deadline_s = time.monotonic() + RESULT_TIMEOUT_S
-        while (event := agents.next_event(deadline_s - time.monotonic())) is not None:
-            node, content = event
-            if content["event"] == "ready":
-                ready[node] = content
-                if len(ready) == len(plan.used_nodes):
-                    orders = plan.start_orders("tools.allreduce_rank:main", "", LAB, ready)
-                    for each, order in orders.items():
-                        agents.send(each, order)
-            elif content["event"] == "message":
-                ranks: list[dict[str, Any]] = content["data"]["ranks"]
-                return ranks
-            elif content["event"] in ("closed", "error", "exit"):
-                raise SystemExit(f"the benchmark's ranks ended early: {content}")
-    raise SystemExit(f"no result within {RESULT_TIMEOUT_S:.0f} s")
 
 
 if __name__ == "__main__":

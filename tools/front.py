@@ -84,7 +84,7 @@ def become(environment: Path, verb: str, given: dict[str, str], *more: str) -> N
     """Replace this process by the command; make's own variables do not go along."""
     python = str(environment / "bin" / "python")
     if VERBS[verb].module:
-        words = [python, "-m", VERBS[verb].module]
+        words = [python, "-m", VERBS[verb].module, *arguments(verb, given)]
     else:
         program, *rest = arguments(verb, given)
         words = [python, str(environment / "bin" / program), *rest, *more]

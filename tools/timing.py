@@ -1,5 +1,6 @@
-"""Times the command as a person waits for it; shared by what `make benchmarks` measures."""
+"""Times the command as a person waits for it, and names the machine; shared by the benchmarks."""
 
+import platform
 import statistics
 import subprocess
 import sys
@@ -8,6 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.records import read_records, records_path
+from jobs.runinfo import num_cores
+
+
+def machine() -> str:
+    """Cores, memory and kernel."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    memory_gib = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+    cpu = names[0] if names else platform.machine()
+    return f"{num_cores()} cores ({cpu}), {memory_gib:.0f} GiB, Linux {platform.release()}"
 
 
 def ddplab(*words: str, cwd: str | None = None) -> float:

@@ -117,6 +117,11 @@ VERBS: dict[str, Verb] = {
         "format, lint, types, imports, sizes", _CHOICES, layer="dev", module="tools.check"
     ),
     "benchmarks": Verb("time the lab: docs/benchmarks.md's tables", module="tools.benchmarks"),
+    "bench-ddp": Verb(
+        "time the wrapper beside stock DDP",
+        ("CHECK",),
+        module="tools.bench_ddp",
+    ),
     "help": Verb("this list", layer=""),
 }
 NUM_FIRST = 5
@@ -148,6 +153,7 @@ VARIABLES: dict[str, str] = {
     "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
     "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
     "DRY_RUN": "1: print the exact commands and do nothing",
+    "CHECK": "1: fail where a figure is under its floor",
     "ALL": "1: proof algorithms shows every case",
     "QUICK": "1: do not measure what links carry, which takes ten seconds",
     "KEEP": "how many runs to keep",
@@ -174,7 +180,7 @@ _OPTIONS = (
         "MAX_SLOWDOWN",
     ),
 )
-FLAGS = ("ALL", "ALLOW_DIFFERENT", "DRY_RUN", "MONITORING", "QUICK")
+FLAGS = ("ALL", "ALLOW_DIFFERENT", "CHECK", "DRY_RUN", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 

@@ -142,15 +142,17 @@ def train_here(
     """The same in one process, `plans[step]`: loss of all samples of a step at once, checksum."""
     torch.manual_seed(SEED)
     module, samples, rows = build(), dataset(), []
+    reference = Reference(module, plans[0])
     steps = zip(*(batches(rank, num_ranks) for rank in range(num_ranks)), strict=True)
     for plan, step in zip(plans, steps, strict=True):
         loss = loss_of(module, samples, torch.cat(step)).item()
 
         def run_rank(rank: int, step: Sequence[Tensor] = step) -> None:
-            loss_of(module, samples, step[rank]).backward()  # type: ignore[no-untyped-call]
+            loss_of(reference, samples, step[rank]).backward()  # type: ignore[no-untyped-call]
 
+        reference.plan = plan
         module.zero_grad()
-        Reference(module, plan).backward(run_rank)
+        reference.backward(run_rank)
         descend(module)
         rows.append((loss, checksum(module.parameters())))
     return rows, sum(parameter.numel() for parameter in module.parameters())

@@ -1,8 +1,8 @@
 """Claims about whole trainings: after each step all ranks hold the bytes of one process.
 
-That process takes every rank's data in turn and replays the plan that the ranks agreed on; it
-shares no hooks, buckets or sockets with them. For `native`, whose order of sums is its own, ranks
-must agree with one another; for `noop` they must drift apart.
+That process takes every rank's data, random numbers and buffers in turn and replays the plan that
+the ranks agreed on; it shares no hooks, buckets or sockets with them. For `native`, whose order of
+sums is its own, ranks must agree with one another; for `noop` they must drift apart.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp import Fabric, ReductionPlan, Reference
+from ddp import DistributedDataParallel, Fabric, ReductionPlan, Reference
 from jobs.proof.claims import Claim
 from jobs.proof.exact import wrap
 from jobs.proof.lesson import checksum, descend
@@ -24,6 +24,7 @@ SMALL_BUCKET_MB = 0.002
 UNEQUAL = Fabric((1, 0, 0, 0))
 """Of four ranks two by two, a hierarchy adds the same pairs whatever it does: this shows order."""
 FEATURES, WIDTH, BATCH = 5, 31, 6
+SEED = 40
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Training:
 
     arguments: tuple[tuple[str, Any], ...]
     normalized: bool = False
+    dropout: bool = False
     reordered: bool = False
     micro_steps: int = 1
     steps: int = 3
@@ -41,8 +43,13 @@ class Training:
         if self.reordered:
             return Reordered()
         norm = [nn.BatchNorm1d(WIDTH)] if self.normalized else []
-        head = [nn.GELU(), nn.Linear(WIDTH, 17), nn.Linear(17, 3)]
+        drop = [nn.Dropout(0.4)] if self.dropout else []
+        head = [nn.GELU(), *drop, nn.Linear(WIDTH, 17), nn.Linear(17, 3)]
         return nn.Sequential(nn.Linear(FEATURES, WIDTH), *norm, *head)
+
+    @property
+    def broadcasts(self) -> bool:
+        return bool(dict(self.arguments).get("broadcast_buffers", True))
 
 
 class Reordered(nn.Module):
@@ -70,14 +77,12 @@ def ask_training(training: Training, rank: int, num_ranks: int) -> dict[str, Any
     del num_ranks
     module = training.build()
     wrapped = wrap(module, **dict(training.arguments))
+    torch.manual_seed(SEED + rank)
     plans, parameters, buffers = [], [], []
     for step in range(training.steps):
         plans.append(wrapped.plan.to_json())
         module.zero_grad()
-        with wrapped.no_sync():
-            for micro_step in range(1, training.micro_steps):
-                loss_of(wrapped, step, rank, micro_step).backward()  # type: ignore[no-untyped-call]
-        loss_of(wrapped, step, rank, 0).backward()  # type: ignore[no-untyped-call]
+        run_backwards(wrapped, training, step, rank)
         descend(module)
         parameters.append(checksum(module.parameters()))
         buffers.append(checksum(module.buffers()))
@@ -85,19 +90,38 @@ def ask_training(training: Training, rank: int, num_ranks: int) -> dict[str, Any
     return {"plans": plans, "parameters": parameters, "buffers": buffers}
 
 
-def train_here(training: Training, plans: Sequence[ReductionPlan]) -> Iterator[tuple[str, str]]:
-    """Checksums of parameters and buffers after each step of one process, by the plan of each."""
+def run_backwards(
+    wrapped: DistributedDataParallel | Reference, training: Training, step: int, rank: int
+) -> None:
+    """One step's micro-steps on one rank; the last is the one that is reduced."""
+    with wrapped.no_sync():
+        for micro_step in range(1, training.micro_steps):
+            loss_of(wrapped, step, rank, micro_step).backward()  # type: ignore[no-untyped-call]
+    loss_of(wrapped, step, rank, 0).backward()  # type: ignore[no-untyped-call]
+
+
+def train_here(
+    training: Training, plans: Sequence[ReductionPlan]
+) -> Iterator[tuple[str, list[str]]]:
+    """Checksums after each step of one process, by the plan of each: the parameters', and those
+    of the buffers of each rank.
+    """
     module = training.build()
+    reference = Reference(module, plans[0], broadcast_buffers=training.broadcasts)
+    ranks = range(len(plans[0].node_of))
+    for rank in ranks:
+        with reference.as_rank(rank):
+            torch.manual_seed(SEED + rank)
     for step, plan in enumerate(plans):
-
-        def run_rank(rank: int, step: int = step) -> None:
-            for micro_step in (*range(1, training.micro_steps), 0):
-                loss_of(module, step, rank, micro_step).backward()  # type: ignore[no-untyped-call]
-
+        reference.plan = plan
         module.zero_grad()
-        Reference(module, plan).backward(run_rank)
+        reference.backward(partial(run_backwards, reference, training, step))
         descend(module)
-        yield checksum(module.parameters()), checksum(module.buffers())
+        buffers = []
+        for rank in ranks:
+            with reference.as_rank(rank):
+                buffers.append(checksum(module.buffers()))
+        yield checksum(module.parameters()), buffers
 
 
 def judge_training(training: Training, answers: Sequence[dict[str, Any]]) -> str | None:
@@ -107,13 +131,13 @@ def judge_training(training: Training, answers: Sequence[dict[str, Any]]) -> str
     plans = [ReductionPlan.from_json(plan) for plan in answers[0]["plans"]]
     for step, (parameters, buffers) in enumerate(train_here(training, plans)):
         for rank, answer in enumerate(answers):
-            if answer["parameters"][step] != parameters:
-                return (
-                    f"step {step + 1}: rank {rank} holds parameters {answer['parameters'][step]}, "
-                    f"one process {parameters}"
-                )
-        if answers[0]["buffers"][step] != buffers:
-            return f"step {step + 1}: rank 0 holds other buffers than one process"
+            wanted = {"parameters": parameters, "buffers": buffers[rank]}
+            for what, expected in wanted.items():
+                if answer[what][step] != expected:
+                    return (
+                        f"step {step + 1}: rank {rank} holds {what} {answer[what][step]}, "
+                        f"one process {expected}"
+                    )
     return None
 
 
@@ -213,5 +237,23 @@ CLAIMS = (
         partial(ask_training, REORDERED),
         partial(judge_rebuilt, REORDERED),
     ),
-    _claim("batch norm", "parameters, and rank 0's statistics: bytes", {}, normalized=True),
+    _claim(
+        "dropout",
+        "each rank drops by numbers of its own, 3 micro-steps a step: the bytes of one process",
+        {},
+        dropout=True,
+        micro_steps=3,
+    ),
+    _claim(
+        "batch norm",
+        "parameters, and the statistics of each rank, which begin as rank 0's: bytes",
+        {},
+        normalized=True,
+    ),
+    _claim(
+        "batch norm apart",
+        "broadcast_buffers=False: parameters, and each rank's own statistics: bytes",
+        {"broadcast_buffers": False},
+        normalized=True,
+    ),
 )

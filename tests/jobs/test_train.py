@@ -21,7 +21,7 @@ from jobs.models import build_model, next_byte_loss
 from jobs.modelspec import ByteGptSpec
 from jobs.optimizers import build_optimizer
 from jobs.rankrun import RankRun
-from jobs.spec import TrainSpec
+from jobs.spec import DdpSpec, TrainSpec
 from jobs.train import Trainer, baseline_block
 
 MODEL = ByteGptSpec(layers=1, width=8, heads=2, context=8)
@@ -223,7 +223,7 @@ def test_bytes_sent_between_steps_belong_to_none(
     with training(SPEC) as trainer:
         trainer.nic = nic  # type: ignore[assignment]
         told = SimpleNamespace(rank=0, world_size=1, node_of=[0], links=None, run_dir=tmp_path)
-        told.job = SimpleNamespace(ddp=SimpleNamespace(overlap=True))
+        told.job = SimpleNamespace(ddp=DdpSpec())
         run = RankRun(told, Events(None), None, trainer, Calibration(None, None, None))  # type: ignore[arg-type]
         measured = baseline_block(trainer, 3, barrier, lambda _: None)
         first = trainer.step(0)

@@ -69,7 +69,7 @@ def trained_by_one_process(told: list[RankArgument], plan: ReductionPlan) -> str
 
     def run_rank(rank: int) -> None:
         inputs, targets = ranks[rank].next()
-        model.loss(model.module(inputs), targets).backward()
+        model.loss(reference(inputs), targets).backward()
 
     for _ in range(job.train.warmup_steps + job.train.steps):
         reference.backward(run_rank)

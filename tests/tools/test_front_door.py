@@ -192,6 +192,7 @@ def test_makes_own_variables_do_not_reach_the_command(ready: Checkout) -> None:
         (["algorithms", "proof"], "make algorithms", "make proof algorithms"),
         (["proof", "runs", "algorithms"], "make algorithms", "make proof algorithms"),
         (["proof", "ALL=yes"], "ALL=yes", "ALL=1"),
+        (["bench-ddp", "CHECK=yes"], "CHECK=yes", "CHECK=1"),
         (["a:b"], "make a:b", ""),
         (["$(shell touch pwned)"], "make '$(shell'", ""),
         (["run", "tools", "JOB=hier"], "make tools JOB=hier", ""),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import ddp.agreement
@@ -66,6 +67,12 @@ def cuts_otherwise(self: Any, buffer: Any, segments: int, bucket: int) -> Any:
     return ALL_REDUCE(self, buffer, max(1, segments - 1), bucket)
 
 
+def draws_as_rank_0(self: Any, *inputs: Any) -> Any:
+    torch.manual_seed(0)
+    return FORWARD(self, *inputs)
+
+
+FORWARD = DistributedDataParallel.forward
 READ_STATUS = ddp.bucket.Bucket.read_status
 ALL_REDUCE = ddp.executor.ScheduledCollective.all_reduce
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any], set[str]]] = {
@@ -82,8 +89,9 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any], set[str]]] = {
         DistributedDataParallel,
         "_broadcast_buffers",
         never,
-        {"buffers"},
+        {"buffers", "batch norm"},
     ),
+    "own numbers": (DistributedDataParallel, "forward", draws_as_rank_0, {"dropout"}),
     "fingerprint": (ddp.bucket.Bucket, "read_status", nobody_differs, {"drift"}),
     "buckets": (
         ddp.executor.ScheduledCollective,
