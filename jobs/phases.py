@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddp.timing import StepCommunication
+from ddp.timing import BucketTiming, StepCommunication
 from jobs.derive import Interval, common, length
 from jobs.errors import WorkerError
 from jobs.records import StepRecord
@@ -22,6 +22,7 @@ class StepClock:
 
     def __init__(self) -> None:
         self._intervals: dict[str, list[Interval]] = defaultdict(list)
+        self._meetings: list[BucketTiming] = []
         self.start_ns = time.monotonic_ns()
         self.end_ns = self.start_ns
 
@@ -30,6 +31,16 @@ class StepClock:
         start_ns = time.monotonic_ns()
         yield
         self._intervals[name].append((start_ns, time.monotonic_ns()))
+
+    @contextmanager
+    def meeting(self, index: int) -> Iterator[None]:
+        """Inside, this rank waits for all others. Kept as a bucket of no bytes with this number, so
+        that readers tell waiting for a slower rank from waiting for the network.
+        """
+        start_ns = time.monotonic_ns()
+        yield
+        end_ns = time.monotonic_ns()
+        self._meetings.append(BucketTiming(index, 0, start_ns, start_ns, end_ns))
 
     def stop(self) -> None:
         self.end_ns = time.monotonic_ns()
@@ -48,8 +59,10 @@ class StepClock:
     ) -> StepRecord:
         """The step as it is written down; `nic_bytes` are what the NIC sent and received."""
         step_s = (self.end_ns - self.start_ns) / 1e9
-        exposed_s = common([(self.start_ns, self.end_ns)], communication.exposed) / 1e9
-        phase_s = {name: self._without(name, communication.exposed) for name in PHASES}
+        met = [(meeting.start_ns, meeting.end_ns) for meeting in self._meetings]
+        exposed = [*communication.exposed, *met]
+        exposed_s = common([(self.start_ns, self.end_ns)], exposed) / 1e9
+        phase_s = {name: self._without(name, exposed) for name in PHASES}
         sent, received = nic_bytes or (None, None)
         return StepRecord(
             step=step,
@@ -61,8 +74,8 @@ class StepClock:
             comm_exposed_s=exposed_s,
             optimizer_s=phase_s["optimizer"],
             other_s=step_s - exposed_s - sum(phase_s.values()),
-            exposed=tuple(communication.exposed),
-            buckets=tuple(communication.buckets),
+            exposed=tuple(exposed),
+            buckets=(*communication.buckets, *self._meetings),
             intra_node_bytes=communication.traffic.intra_node_bytes,
             inter_node_bytes=communication.traffic.inter_node_bytes,
             samples=samples,

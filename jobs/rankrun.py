@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
+from jobs.derive import reductions
 from jobs.events import Events, PhaseName
 from jobs.predict import (
     Compute,
@@ -112,8 +113,13 @@ class RankRun:
     def _write_prediction(self, compute: Compute) -> None:
         told = self.told
         fabric = priced_fabric(told.node_of, told.links, self.calibration)
-        plan, overlap = self.trainer.ddp.plan, told.job.ddp.overlap
-        prediction = predict(plan, fabric, compute, overlap=overlap) if fabric else None
+        plan, spec = self.trainer.ddp.plan, told.job.ddp
+        barrier = spec.sync == "barrier"
+        prediction = (
+            predict(plan, fabric, compute, overlap=spec.overlap, barrier=barrier)
+            if fabric
+            else None
+        )
         write_prediction(Path(told.run_dir), prediction, compute, told.links, self.calibration)
 
     def finish(self) -> None:
@@ -124,6 +130,7 @@ class RankRun:
         end = {
             "params_sha256": params_sha256,
             "steps": self.told.job.train.steps,
+            "data_orders": list(self.trainer.batches.orders),
             "intra_node_bytes": _total([record.intra_node_bytes for record in self._sent]),
             "inter_node_bytes": _total([record.inter_node_bytes for record in self._sent]),
             "nic_tx_bytes": sent,
@@ -138,12 +145,15 @@ class RankRun:
 def compute_step(measured: MeasuredStep) -> ComputeStep:
     """What the cost model needs of a step in which nothing was sent."""
     start_ns, end_ns = measured.backward
-    buckets = sorted(measured.record.buckets, key=lambda bucket: bucket.index)
+    in_turn = reductions(measured.record.buckets)
+    last = max((turn for (turn, _), _ in in_turn), default=0)
+    buckets = [bucket for (turn, _), bucket in in_turn if turn == last]
     return ComputeStep(
         step_s=measured.record.step_s,
         backward_s=(end_ns - start_ns) / 1e9,
         bucket_bytes=tuple(bucket.bytes for bucket in buckets),
         ready_s=tuple((bucket.ready_ns - start_ns) / 1e9 for bucket in buckets),
+        num_reductions=last + 1,
     )
 
 

@@ -9,6 +9,10 @@ from difflib import get_close_matches
 from typing import Literal
 
 from ddp.algorithms.hierarchical import build_hierarchical, hierarchical_schedule
+from ddp.algorithms.parameter_server import (
+    build_parameter_server,
+    parameter_server_schedule,
+)
 from ddp.algorithms.ring import RING_ORDERS, build_ring, ring_for, ring_schedule
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
@@ -20,6 +24,7 @@ __all__ = [
     "Algorithm",
     "find_algorithm",
     "hierarchical_schedule",
+    "parameter_server_schedule",
     "ring_for",
     "ring_schedule",
 ]
@@ -58,6 +63,13 @@ ALGORITHMS: dict[str, Algorithm] = {
             "bytes",
             build_hierarchical,
             max_segments=8,
+        ),
+        Algorithm(
+            "parameter_server",
+            "Every rank sends to rank 0, which adds up and sends back: a star.",
+            "bytes",
+            build_parameter_server,
+            max_segments=4,
         ),
         Algorithm(
             "native",
