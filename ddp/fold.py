@@ -42,3 +42,8 @@ def fold_hierarchical(
                 inside = [reduce(torch.add, [cuts[r][cell] for r in ranks]) for ranks in members]
                 sums.append(reduce(torch.add, inside[chunk:] + inside[:chunk]))
     return torch.cat(sums)
+
+
+def fold_parameter_server(buffers: Sequence[Tensor]) -> Tensor:
+    """Rank 0 adds the others to its own, in the order of ranks; segments change nothing in that."""
+    return reduce(torch.add, buffers)

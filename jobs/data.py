@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ from jobs.spec import DataSpec
 
 MAX_TEXT_BYTES = 1 << 28
 MAX_TEXT_FILES = 100_000
+FINGERPRINT_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ class Text:
     sha256: str
 
 
-def load_text(path: str | None) -> Text:
+def load_text(path: str | None, limit_bytes: int | None = None) -> Text:
     """Reads a file, or every file of a folder in order of their names; None: Python's own library.
+
+    No more than `limit_bytes` of it, where that is given.
 
     Of a folder: all below it but hidden names; links to files, not links to folders. Raises
     DataError when there is nothing to read, a part of it cannot be read, or it is more than a rank
@@ -49,7 +52,9 @@ def load_text(path: str | None) -> Text:
     else:
         parts = _files_under(Path(path))
         source = shown(path)
-    content = _read(parts, source)
+    content = _read(parts, source, limit_bytes)
+    if limit_bytes is not None and len(content) == limit_bytes:
+        source = f"the first {limit_bytes:,} bytes of {source}"
     if not content:
         raise DataError(
             f"data.path: {source}: empty",
@@ -59,12 +64,12 @@ def load_text(path: str | None) -> Text:
     return Text(source, content, hashlib.sha256(content).hexdigest())
 
 
-SOURCES: dict[str, Callable[[str | None], Text]] = {"text": load_text}
+SOURCES: dict[str, Callable[[str | None, int | None], Text]] = {"text": load_text}
 
 
 def load_data(spec: DataSpec) -> Text:
     """What the job trains on. Raises DataError as its source does."""
-    return SOURCES[spec.kind](spec.path)
+    return SOURCES[spec.kind](spec.path, spec.limit_bytes)
 
 
 def shown(path: str | Path) -> str:
@@ -120,12 +125,14 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     )
 
 
-def _read(paths: Iterable[Path], source: str) -> bytearray:
+def _read(paths: Iterable[Path], source: str, limit_bytes: int | None) -> bytearray:
+    most = MAX_TEXT_BYTES + 1  # no more than one byte too many, whatever its size
+    most = most if limit_bytes is None else min(most, limit_bytes)
     content = bytearray()
     for number, path in enumerate(paths):
         try:
-            with path.open("rb") as file:  # no more than one byte too many, whatever its size
-                content += file.read(MAX_TEXT_BYTES + 1 - len(content))
+            with path.open("rb") as file:
+                content += file.read(most - len(content))
         except OSError as exc:
             raise _unreadable(path, exc) from exc
         if len(content) > MAX_TEXT_BYTES or number == MAX_TEXT_FILES:
@@ -137,8 +144,10 @@ def _read(paths: Iterable[Path], source: str) -> bytearray:
                     else f"{MAX_TEXT_BYTES >> 20} MiB"
                 ),
                 rule="each rank holds the whole text in memory",
-                fix="name a smaller file or folder",
+                fix="name a smaller file or folder, or set data.limit_bytes",
             )
+        if len(content) == limit_bytes:
+            break
     return content
 
 
@@ -172,6 +181,10 @@ class BatchSource(Protocol):
 
     position: Position
 
+    @property
+    def orders(self) -> Sequence[str]:
+        """A fingerprint of this rank's order in each pass so far, the one under way included."""
+
     def next(self) -> tuple[Tensor, Tensor]: ...
 
 
@@ -179,19 +192,29 @@ class Batches:
     """This rank's micro-batches without end: (batch, context) inputs and the same of targets.
 
     A pass visits every window once over all ranks (the last ones twice where they do not divide
-    evenly); a batch that starts in one pass ends in the next, so all batches are full.
+    evenly); a batch that starts in one pass ends in the next, so all batches are full. Without
+    `set_epoch` the sampler is not told of a new pass, and repeats the order of the first.
     """
 
     def __init__(
-        self, windows: Windows, batch_size: int, rank: int, world_size: int, seed: int
+        self,
+        windows: Windows,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        *,
+        set_epoch: bool = True,
     ) -> None:
         self._windows = windows
         self._batch_size = batch_size
         self._sampler: DistributedSampler[int] = DistributedSampler(
             windows, world_size, rank, shuffle=True, seed=seed
         )
+        self._set_epoch = set_epoch
         self._position = Position(0, 0)
         self._share: list[int] = []
+        self._orders: list[str] = []
         self._move_to(self._position)
 
     @property
@@ -201,6 +224,11 @@ class Batches:
     @position.setter
     def position(self, position: Position) -> None:
         self._move_to(position)
+
+    @property
+    def orders(self) -> Sequence[str]:
+        """A fingerprint of this rank's order in each pass so far, the one under way included."""
+        return tuple(self._orders)
 
     def next(self) -> tuple[Tensor, Tensor]:
         batch = torch.stack([self._windows[index] for index in self._take()])
@@ -214,9 +242,16 @@ class Batches:
             self._position = Position(self._position.epoch, self._position.taken + 1)
 
     def _move_to(self, position: Position) -> None:
-        self._sampler.set_epoch(position.epoch)
+        if self._set_epoch:
+            self._sampler.set_epoch(position.epoch)
         self._share = list(self._sampler)
+        # what lay ahead of an earlier position was taken back
+        self._orders[position.epoch :] = [_fingerprint(self._share)]
         self._position = position
+
+
+def _fingerprint(order: Sequence[int]) -> str:
+    return hashlib.sha256(",".join(map(str, order)).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def check_enough(windows: Windows, text: Text, samples_per_step: int, context: int) -> None:
@@ -228,5 +263,6 @@ def check_enough(windows: Windows, text: Text, samples_per_step: int, context: i
         f"data.path: {text.source}: {len(text.content):,} bytes, {len(windows)} windows",
         rule=f"one step of all ranks takes {samples_per_step} windows of {context} bytes: "
         f"at least {needed:,} bytes",
-        fix="give a longer text, or lower data.batch_size, train.accumulate or model.context",
+        fix="give a longer text (a larger data.limit_bytes, where it is limited), or lower "
+        "data.batch_size, train.accumulate or the model's context",
     )

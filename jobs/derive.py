@@ -14,6 +14,8 @@ from jobs.records import BaselineRecord, RankRecords, StepRecord
 PHASES = ("data", "forward", "backward", "comm_exposed", "optimizer", "other")
 
 Interval = tuple[int, int]
+Reduction = tuple[int, int]
+"""Where a step reduces more than once: which time it was, and the bucket."""
 
 
 @dataclass(frozen=True)
@@ -164,26 +166,39 @@ def communication(records: Sequence[StepRecord]) -> list[RankCommunication] | No
 
     None where a rank does not tell its buckets.
     """
-    told = [(record, record.buckets) for record in records if record.buckets is not None]
+    told = [
+        (record, reductions(record.buckets)) for record in records if record.buckets is not None
+    ]
     if len(told) < len(records):
         return None
-    ready: dict[int, tuple[int, int]] = {}  # bucket -> (when its last rank was ready, that rank)
+    ready: dict[Reduction, tuple[int, int]] = {}  # -> (when its last rank was ready, that rank)
     for rank, (_, buckets) in enumerate(told):
-        for bucket in buckets:
-            ready[bucket.index] = max(ready.get(bucket.index, (0, 0)), (bucket.ready_ns, rank))
+        for which, bucket in buckets:
+            ready[which] = max(ready.get(which, (0, 0)), (bucket.ready_ns, rank))
     return [_rank_communication(record, buckets, ready) for record, buckets in told]
 
 
+def reductions(buckets: Sequence[BucketTiming]) -> list[tuple[Reduction, BucketTiming]]:
+    """The buckets in the order in which they were reduced, by which reduction each was."""
+    seen: Counter[int] = Counter()
+    found = []
+    for bucket in sorted(buckets, key=lambda bucket: bucket.end_ns):
+        found.append(((seen[bucket.index], bucket.index), bucket))
+        seen[bucket.index] += 1
+    return sorted(found, key=lambda one: one[0])
+
+
 def _rank_communication(
-    record: StepRecord, buckets: Sequence[BucketTiming], ready: Mapping[int, tuple[int, int]]
+    record: StepRecord,
+    buckets: Sequence[tuple[Reduction, BucketTiming]],
+    ready: Mapping[Reduction, tuple[int, int]],
 ) -> RankCommunication:
     exposed = union(record.exposed)
-    buckets = sorted(buckets, key=lambda bucket: bucket.index)
-    spans = [_span(bucket, ready[bucket.index][0]) for bucket in buckets]
+    spans = [_span(bucket, ready[which][0]) for which, bucket in buckets]
     held_up_by: Counter[int] = Counter()
     previous_end = 0
-    for bucket in buckets:
-        last_ready, last_rank = ready[bucket.index]
+    for which, bucket in buckets:
+        last_ready, last_rank = ready[which]
         awaited = (max(previous_end, bucket.ready_ns), min(bucket.end_ns, last_ready))
         held_up_by[last_rank] += common(exposed, [awaited])
         previous_end = max(previous_end, bucket.end_ns)

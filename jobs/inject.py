@@ -3,6 +3,7 @@ clock is true. It is put in from outside; the code that measures does not know o
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -97,6 +98,10 @@ class SlowBatches:
     @position.setter
     def position(self, position: Position) -> None:
         self._batches.position = position
+
+    @property
+    def orders(self) -> Sequence[str]:
+        return self._batches.orders
 
     def next(self) -> tuple[Tensor, Tensor]:
         time.sleep(self._delay_s)

@@ -15,10 +15,10 @@ def check_inputs(job: JobSpec, nodes: int, ranks_per_node: int) -> None:
     check_own_code(job.ddp, node_of(job.placement, nodes, ranks_per_node))
     if isinstance(job.model, OwnSpec):
         read_source(job.model)
-    if job.data.path is None:
+    if job.data.path is None and job.data.limit_bytes is None:
         return
-    from jobs.data import Windows, check_enough, load_text  # torch is slow to import
+    from jobs.data import Windows, check_enough, load_data  # torch is slow to import
 
-    text = load_text(job.data.path)
+    text = load_data(job.data)
     samples = num_ranks * job.data.batch_size * job.train.accumulate
     check_enough(Windows(text.content, job.model.context), text, samples, job.model.context)

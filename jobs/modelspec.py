@@ -78,6 +78,37 @@ class DeepMlpSpec(StrictModel):
     """Bytes in a row that are predicted at once, each from the one before it."""
 
 
+class ResnetSpec(StrictModel):
+    """Convolutions with batch norms, which keep buffers; reads a window of text as a picture."""
+
+    kind: Literal["resnet"] = "resnet"
+    """Which model."""
+    layers: PositiveInt = 3
+    """Residual blocks of two convolutions, one after the other."""
+    width: PositiveInt = 16
+    """Channels of each convolution."""
+    side: Annotated[int, Field(ge=2, le=1024)] = 8
+    """Bytes in a row of the picture, and rows; a window is as long as both make it."""
+
+    @property
+    def context(self) -> int:
+        """Bytes of a picture."""
+        return self.side**2
+
+
+class ExpertsSpec(StrictModel):
+    """A mixture of experts: each micro-batch uses one of them, so the others get no gradient."""
+
+    kind: Literal["experts"] = "experts"
+    """Which model."""
+    experts: Annotated[int, Field(ge=2, le=1024)] = 4
+    """Branches, of which a micro-batch takes one, chosen by its bytes."""
+    width: PositiveInt = 64
+    """Numbers that stand for one byte inside the model."""
+    context: Context = 64
+    """Bytes in a row that are predicted at once, each from the one before it."""
+
+
 class PacedSpec(StrictModel):
     """Layers that take the time and have the gradients they are told to; nothing is computed."""
 
@@ -171,6 +202,8 @@ ModelSpec = Annotated[
     Annotated[ByteGptSpec, Tag("byte-gpt")]
     | Annotated[MiniMlpSpec, Tag("mini-mlp")]
     | Annotated[DeepMlpSpec, Tag("deep-mlp")]
+    | Annotated[ResnetSpec, Tag("resnet")]
+    | Annotated[ExpertsSpec, Tag("experts")]
     | Annotated[PacedSpec, Tag("paced")]
     | Annotated[OwnSpec, Tag("import")],
     Discriminator(kind_of),

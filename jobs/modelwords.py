@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 from jobs.report.text import count, megabytes
 
-NAMES = {"byte-gpt": "byte-GPT", "mini-mlp": "mini-MLP", "deep-mlp": "deep MLP"}
+NAMES = {
+    "byte-gpt": "byte-GPT",
+    "mini-mlp": "mini-MLP",
+    "deep-mlp": "deep MLP",
+    "resnet": "ResNet with batch norms",
+    "experts": "mixture of experts",
+}
 MINI_MLP_LAYERS = 3
 
 
@@ -19,6 +25,8 @@ def model_words(model: Mapping[str, Any]) -> str:
     if kind == "import":
         path, _, function = model["import"].rpartition(":")
         return f"{function} of {Path(path).name}"
+    if kind == "experts":
+        return f"{NAMES[kind]}, 1 of {model['experts']} in use, of width {model['width']}"
     layers = count(model.get("layers", MINI_MLP_LAYERS), "layer")
     if kind == "paced":
         return f"paced compute, {layers} of {megabytes(model['layer_bytes'])} of gradients"
@@ -39,6 +47,11 @@ def micro_step_ms(job: Mapping[str, Any]) -> float | None:
     if not job["pace"]:
         return None
     return float(job["pace"]["forward_ms"] + job["pace"]["backward_ms"])
+
+
+def num_reductions(job: Mapping[str, Any]) -> int:
+    """How often a step reduces its gradients: once, or after every micro-step."""
+    return 1 if job["ddp"].get("no_sync", True) else int(job["train"]["accumulate"])
 
 
 def compute_kind(job: Mapping[str, Any]) -> Literal["paced", "real"]:

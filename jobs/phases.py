@@ -5,7 +5,7 @@ Owns how a step's time is shared out. Waiting for peers is taken out of the phas
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class StepClock:
 
     def __init__(self) -> None:
         self._intervals: dict[str, list[Interval]] = defaultdict(list)
+        self._meetings: list[BucketTiming] = []
         self.start_ns = time.monotonic_ns()
         self.end_ns = self.start_ns
 
@@ -31,6 +32,16 @@ class StepClock:
         start_ns = time.monotonic_ns()
         yield
         self._intervals[name].append((start_ns, time.monotonic_ns()))
+
+    @contextmanager
+    def meeting(self, index: int) -> Iterator[None]:
+        """Inside, this rank waits for all others. Kept as a bucket of no bytes with this number, so
+        that readers tell waiting for a slower rank from waiting for the network.
+        """
+        start_ns = time.monotonic_ns()
+        yield
+        end_ns = time.monotonic_ns()
+        self._meetings.append(BucketTiming(index, 0, start_ns, start_ns, end_ns))
 
     def stop(self) -> None:
         self.end_ns = time.monotonic_ns()
@@ -49,8 +60,10 @@ class StepClock:
     ) -> StepRecord:
         """The step as it is written down; `nic_bytes` are what the NIC sent and received."""
         step_s = (self.end_ns - self.start_ns) / 1e9
-        exposed_s = common([(self.start_ns, self.end_ns)], communication.exposed) / 1e9
-        phase_s = {name: self._without(name, communication.exposed) for name in PHASES}
+        met = [(meeting.start_ns, meeting.end_ns) for meeting in self._meetings]
+        exposed = [*communication.exposed, *met]
+        exposed_s = common([(self.start_ns, self.end_ns)], exposed) / 1e9
+        phase_s = {name: self._without(name, exposed) for name in PHASES}
         sent, received = nic_bytes or (None, None)
         return StepRecord(
             step=step,
@@ -62,8 +75,8 @@ class StepClock:
             comm_exposed_s=exposed_s,
             optimizer_s=phase_s["optimizer"],
             other_s=step_s - exposed_s - sum(phase_s.values()),
-            exposed=tuple(communication.exposed),
-            buckets=_or_none(communication.buckets),
+            exposed=tuple(exposed),
+            buckets=self._buckets(communication),
             intra_node_bytes=communication.traffic.intra_node_bytes,
             inter_node_bytes=communication.traffic.inter_node_bytes,
             samples=samples,
@@ -72,13 +85,13 @@ class StepClock:
             nic_rx_bytes=received,
         )
 
+    def _buckets(self, communication: Communication) -> tuple[BucketTiming, ...] | None:
+        told = communication.buckets
+        return None if told is None else (*told, *self._meetings)
+
     def _without(self, name: str, exposed: list[Interval]) -> float:
         intervals = self._intervals[name]
         return (length(intervals) - common(intervals, exposed)) / 1e9
-
-
-def _or_none(buckets: Sequence[BucketTiming] | None) -> tuple[BucketTiming, ...] | None:
-    return None if buckets is None else tuple(buckets)
 
 
 class NicCounters:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.algorithms import ring_schedule
-from ddp.cost import Price, predict_step, price
+from ddp.cost import Price, StepPrediction, predict_step, price
 from ddp.fabric import Fabric, Link, NodeLinks
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule
@@ -42,12 +42,16 @@ class Calibrated(Protocol):
 
 @dataclass(frozen=True)
 class ComputeStep:
-    """One step without network on one rank; `ready_s` counts from the start of its backward."""
+    """One step without network on one rank; `ready_s` counts from the start of its backward.
+
+    Where micro-steps are reduced one by one, `num_reductions` of them, backward is the last one's.
+    """
 
     step_s: float
     backward_s: float
     bucket_bytes: tuple[int, ...]
     ready_s: tuple[float, ...]
+    num_reductions: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Compute:
     bucket_bytes: tuple[int, ...]
     ready_s: tuple[float, ...]
     num_steps: int
+    num_reductions: int = 1
 
 
 def slowest_rank(ranks: Sequence[Sequence[ComputeStep]]) -> Compute:
@@ -74,6 +79,7 @@ def slowest_rank(ranks: Sequence[Sequence[ComputeStep]]) -> Compute:
             for bucket in buckets
         ),
         num_steps=len(steps),
+        num_reductions=steps[0][0].num_reductions,
     )
 
 
@@ -103,12 +109,14 @@ def _node_links(rates: NodeRates, calibration: Calibrated) -> NodeLinks:
 
 
 def predict(
-    plan: ReductionPlan, fabric: Fabric, compute: Compute, *, overlap: bool
+    plan: ReductionPlan, fabric: Fabric, compute: Compute, *, overlap: bool, barrier: bool = False
 ) -> dict[str, Any]:
-    """The document that prediction.json holds, without its inputs."""
+    """The document that prediction.json holds, without its inputs. `barrier`: one ends the step."""
     prices = _prices(plan, fabric, compute.bucket_bytes)
     seconds = [each.seconds if each else 0.0 for each in prices]
     step = predict_step(compute.step_s, compute.ready_s, seconds, compute.backward_s, overlap)
+    more_s = barrier_s(fabric) if barrier else 0.0
+    step = _repeated(step, compute, more_s)
     held = max((each for each in prices if each), key=lambda each: each.seconds, default=None)
     bottleneck = held.bottleneck if held else None
     return {
@@ -120,6 +128,31 @@ def predict(
         "bottleneck": {"node": bottleneck[0], "direction": bottleneck[1]} if bottleneck else None,
         "bucket_seconds": seconds,
     }
+
+
+def _repeated(step: StepPrediction, compute: Compute, more_s: float) -> StepPrediction:
+    """The step where each of several reductions is awaited before what follows is computed.
+
+    `more_s`: communication after backward, which nothing hides.
+    """
+    exposed_s = step.exposed_s * compute.num_reductions + more_s
+    communication_s = step.communication_s * compute.num_reductions + more_s
+    return StepPrediction(
+        step_s=compute.step_s + exposed_s,
+        communication_s=communication_s,
+        exposed_s=exposed_s,
+        full_overlap_step_s=max(compute.step_s, communication_s),
+        no_overlap_step_s=compute.step_s + communication_s,
+    )
+
+
+def barrier_s(fabric: Fabric) -> float:
+    """gloo's barrier of ranks that come at once: each hears of a rank, of two, of four, ..."""
+    num_rounds = (fabric.num_ranks - 1).bit_length()
+    return num_rounds * max(
+        node.nic_out.alpha_s if fabric.num_nodes > 1 else node.intra.alpha_s
+        for node in fabric.links
+    )
 
 
 def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:

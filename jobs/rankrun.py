@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
+from jobs.derive import reductions
 from jobs.events import Events, PhaseName
 from jobs.header import plan_keys
 from jobs.predict import (
@@ -125,7 +126,8 @@ class RankRun:
         fabric = priced_fabric(told.node_of, told.links, costs) if costs else None
         prediction: dict[str, Any] | str
         if plan is not None and fabric is not None and spec.hook is None:
-            prediction = predict(plan, fabric, compute, overlap=spec.overlap)
+            barrier = spec.sync == "barrier"
+            prediction = predict(plan, fabric, compute, overlap=spec.overlap, barrier=barrier)
         else:
             prediction = why_unpredicted(spec, plan)
         write_prediction(Path(told.run_dir), prediction, compute, told.links, costs)
@@ -138,6 +140,7 @@ class RankRun:
         end = {
             "params_sha256": params_sha256,
             "steps": self.told.job.train.steps,
+            "data_orders": list(self.trainer.batches.orders),
             "intra_node_bytes": _total([record.intra_node_bytes for record in self._sent]),
             "inter_node_bytes": _total([record.inter_node_bytes for record in self._sent]),
             "nic_tx_bytes": sent,
@@ -152,12 +155,15 @@ class RankRun:
 def compute_step(measured: MeasuredStep) -> ComputeStep:
     """What the cost model needs of a step in which nothing was sent."""
     start_ns, end_ns = measured.backward
-    buckets = sorted(measured.record.buckets or (), key=lambda bucket: bucket.index)
+    in_turn = reductions(measured.record.buckets or ())
+    last = max((turn for (turn, _), _ in in_turn), default=0)
+    buckets = [bucket for (turn, _), bucket in in_turn if turn == last]
     return ComputeStep(
         step_s=measured.record.step_s,
         backward_s=(end_ns - start_ns) / 1e9,
         bucket_bytes=tuple(bucket.bytes for bucket in buckets),
         ready_s=tuple((bucket.ready_ns - start_ns) / 1e9 for bucket in buckets),
+        num_reductions=last + 1,
     )
 
 

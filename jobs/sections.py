@@ -23,6 +23,9 @@ def _segments(value: object) -> Literal["auto"] | int:
     raise JobSpecError(f"{json.dumps(value)}", rule="is auto or a whole number from 1 on")
 
 
+BARRIER_WITH = "noop"
+CURE = "is the cure for the deadlock"
+
 Segments = Annotated[Literal["auto"] | int, PlainValidator(_segments)]
 
 
@@ -37,8 +40,12 @@ class DataSpec(StrictModel):
     A relative path counts from the job file's folder; given with SET or DATA, from the folder in
     which the command is given.
     """
+    limit_bytes: PositiveInt | None = None
+    """Train on the first so many bytes of it; null: on all."""
     batch_size: PositiveInt = 8
     """Samples per rank and micro-step."""
+    set_epoch: bool = True
+    """Shuffle anew in each pass over the text; false: the sampler is never told, as by mistake."""
 
 
 class TrainSpec(StrictModel):
@@ -92,6 +99,17 @@ class DdpSpec(StrictModel):
     """Reduce buckets while backward still computes; false: all of them after it."""
     per_parameter: bool = False
     """One bucket for each parameter: what bucketing saves."""
+    find_unused_parameters: bool = False
+    """Look in each step which parameters get no gradient: for a model whose forward branches."""
+    static_graph: bool = False
+    """Learn that in the first step, for a model that does the same in all."""
+    no_sync: bool = True
+    """Micro-steps before the last run inside no_sync(); false: each is reduced, K times the bytes.
+    """
+    sync: Literal["allreduce", "barrier"] = "allreduce"
+    """What follows backward: gradients are reduced, or ranks only meet at a barrier (with noop)."""
+    lesson_deadlock: bool = False
+    """Wait for a gradient that never comes, as a naive wrapper would; ends by timeout_s."""
     timeout_s: PositiveFloat = 60.0
     """How long a rank waits for a peer before the job fails."""
 
@@ -149,9 +167,46 @@ class DdpSpec(StrictModel):
                 "torch's class fills buckets up to bucket_cap_mb",
                 "leave per_parameter out, or wrapper",
             ),
+            (
+                not self.lesson_deadlock,
+                "lesson_deadlock true",
+                "torch's class stops where a parameter is unused",
+                "leave lesson_deadlock out, or wrapper",
+            ),
         ):
             if not taken:
                 raise JobSpecError(f"wrapper torch with {seen}", rule=rule, fix=fix)
+        return self
+
+    @model_validator(mode="after")
+    def _a_barrier_stands_alone(self) -> Self:
+        if self.sync == "barrier" and self.algorithm != BARRIER_WITH:
+            raise JobSpecError(
+                f"sync barrier with algorithm {self.algorithm}",
+                rule="ranks meet at a barrier instead of reducing gradients, not besides",
+                fix=f"write algorithm: {BARRIER_WITH}, or leave sync out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _no_key_contradicts_another(self) -> Self:
+        reducing = reduces(self.algorithm)
+        for one, other, seen, why in (
+            ("find_unused_parameters", "static_graph", self.static_graph, "finds them by itself"),
+            ("lesson_deadlock", "find_unused_parameters", self.find_unused_parameters, CURE),
+            ("lesson_deadlock", "static_graph", self.static_graph, CURE),
+            ("lesson_deadlock", f"algorithm {self.algorithm}", not reducing, "lets nobody wait"),
+        ):
+            if getattr(self, one) and seen:
+                raise JobSpecError(
+                    f"{one} with {other}", rule=f"{other} {why}", fix=f"leave {one} out"
+                )
+        if not (self.no_sync or reducing):
+            raise JobSpecError(
+                f"no_sync false with algorithm {self.algorithm}",
+                rule="it reduces nothing that no_sync could hold back",
+                fix="leave no_sync out",
+            )
         return self
 
     @property

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
 from cluster.yamlfile import Document, StrictModel, load_yaml, validate
 from jobs.errors import JobSpecError
 from jobs.modelspec import (
-    DEFAULT_KIND,
     MOST,
     OWN,
     ByteGptSpec,
@@ -43,6 +42,7 @@ __all__ = [
 ]
 
 MIN_BASELINE_STEPS = 20
+USUAL = "hier"
 PLACEMENTS = ("contiguous", "interleaved")
 KIND_KEY, OWN_KEY = "model.kind", "model.import"
 
@@ -114,6 +114,16 @@ class JobSpec(StrictModel):
                 f"inject.bucket {self.inject.bucket} with phase {self.inject.phase}",
                 rule="a bucket is named only where phase is bucket",
                 fix="leave inject.bucket out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _no_sync_holds_something_back(self) -> Self:
+        if self.train.accumulate == 1 and not self.ddp.no_sync:
+            raise JobSpecError(
+                "ddp.no_sync false with train.accumulate 1",
+                rule="no_sync holds back the micro-steps before the last, and there are none",
+                fix="write train.accumulate: 4, or leave ddp.no_sync out",
             )
         return self
 
@@ -239,6 +249,8 @@ def _find(name_or_path: str) -> Path:
     if path.suffix in (".yaml", ".yml") or path.parent != Path():
         return path
     jobs = catalog()
+    if name_or_path in jobs:
+        return jobs[name_or_path]
     names = {**_aliases(jobs), **jobs}
     if name_or_path in names:
         return names[name_or_path]
@@ -251,10 +263,16 @@ def _find(name_or_path: str) -> Path:
 
 
 def _aliases(jobs: dict[str, Path]) -> dict[str, Path]:
-    """The first ready-made job of each algorithm that trains the usual model, by its algorithm."""
-    aliases: dict[str, Path] = {}
-    for path in jobs.values():
-        data = load_yaml(path).data
-        if kind_of(data["model"]) == DEFAULT_KIND:
-            aliases.setdefault(data["ddp"]["algorithm"], path)
-    return aliases
+    """By its algorithm, the ready-made job that differs from the usual one in nothing else."""
+
+    def besides(job: dict[str, Any]) -> dict[str, Any]:
+        whole = {
+            **{name: info.default for name, info in DdpSpec.model_fields.items()},
+            **job["ddp"],
+        }
+        about = {key: job.get(key) for key in ("model", "data", "train", "pace")}
+        return {**about, "ddp": {**whole, "algorithm": None}}
+
+    loaded = {path: load_yaml(path).data for path in jobs.values()}
+    usual = besides(loaded[jobs[USUAL]])
+    return {job["ddp"]["algorithm"]: path for path, job in loaded.items() if besides(job) == usual}

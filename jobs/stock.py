@@ -57,6 +57,8 @@ class Stock:
             module,
             process_group=group,
             bucket_cap_mb=spec.bucket_cap_mb,
+            find_unused_parameters=spec.find_unused_parameters,
+            static_graph=spec.static_graph,
         )
         if hook is not None:
             self._torch.register_comm_hook(None, hook)

@@ -14,7 +14,7 @@ from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relat
 from jobs.derive import PHASES, StepFigures
 from jobs.errors import JobError
 from jobs.figures import RunFigures, busiest, figures_of_steps, run_figures
-from jobs.modelwords import compute_kind
+from jobs.modelwords import compute_kind, num_reductions
 from jobs.owncode import algorithm_name
 from jobs.parts import RunPart, changed, split
 from jobs.records import RankRecords, read_records, records_path
@@ -108,9 +108,23 @@ def summarize_figures(
         "bottleneck": _bottleneck(figures, parts, run),
         "loss_first": figures.steps[0].loss if figures.steps else None,
         "loss_last": figures.steps[-1].loss if figures.steps else None,
+        "data_order": _data_order(ranks),
         "params_sha256": params_sha256,
         "ranks_agree": ranks_agree,
     }
+
+
+def _data_order(ranks: Sequence[RankRecords]) -> dict[str, int | bool | None]:
+    """How many passes over the text were begun, and whether each had the order of the first.
+
+    Null unless every rank has come to its end; one pass alone repeats nothing.
+    """
+    orders = [(rank.end or {}).get("data_orders", ()) for rank in ranks]
+    if not all(orders) or not orders:
+        return {"epochs": None, "repeats": None}
+    epochs = max(map(len, orders))
+    repeats = all(len(set(each)) == 1 for each in orders)
+    return {"epochs": epochs, "repeats": repeats if epochs > 1 else None}
 
 
 def _setting(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +174,7 @@ def _bytes(figures: RunFigures, run: Mapping[str, Any]) -> dict[str, Any]:
     num_nodes, num_ranks = run["nnodes"], run["world_size"]
     gradient_bytes = figures.gradient_bytes
     algbw = (
-        algorithm_bandwidth(gradient_bytes, figures.comm_busy_s)
+        algorithm_bandwidth(gradient_bytes * num_reductions(run["job"]), figures.comm_busy_s)
         if gradient_bytes and figures.comm_busy_s and figures.communicated
         else None
     )

@@ -7,7 +7,7 @@ of a step goes is measured by phases; nothing is written to disk here.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,9 @@ class MeasuredStep:
 class Trainer:
     """Trains one rank, one step a call.
 
-    Loss is averaged over the micro-steps of a step; gradients are reduced with the last of them,
-    then clipped, then used.
+    Loss is averaged over the micro-steps of a step; gradients are reduced with the last of them
+    (with `reduces_each`, after every one), then clipped, then used. `meet`: a barrier, at which
+    ranks wait for one another before they use their gradients.
     """
 
     ddp: Wrapper
@@ -47,10 +48,16 @@ class Trainer:
     batch_size: int
     nic: NicCounters | None
     loss: Callable[[Any, Tensor], Tensor] = next_byte_loss
+    reduces_each: bool = False
+    meet: Callable[[], None] | None = None
 
     def step(self, number: int) -> MeasuredStep:
         clock = StepClock()
         loss = sum(self._micro_step(clock, last) for last in self._micro_steps())
+        if self.meet:
+            plan = self.ddp.plan
+            with clock.meeting(len(plan.buckets) if plan else 0):
+                self.meet()
         with clock.phase("optimizer"):
             self._use_gradients()
         clock.stop()
@@ -62,6 +69,14 @@ class Trainer:
             nic_bytes=self.nic.since_last() if self.nic else None,
         )
         return MeasuredStep(record, clock.last("backward"))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, steps send nothing and wait for nobody."""
+        meet, self.meet = self.meet, None
+        with self.ddp.without_network():
+            yield
+        self.meet = meet
 
     def forget_nic_bytes(self) -> None:
         """What was sent between steps, by barriers say, belongs to none."""
@@ -79,7 +94,7 @@ class Trainer:
     def _micro_step(self, clock: StepClock, last: bool) -> float:
         with clock.phase("data"):
             inputs, targets = self.batches.next()
-        with nullcontext() if last else self.ddp.no_sync():
+        with nullcontext() if last or self.reduces_each else self.ddp.no_sync():
             with clock.phase("forward"):
                 loss = self.loss(self.ddp(inputs), targets) / self.spec.accumulate
             with clock.phase("backward"):
@@ -133,7 +148,7 @@ def baseline_block(
     """Steps with nothing sent, all ranks starting together; afterwards all is as it was before."""
     before = Snapshot.take(trainer)
     measured = []
-    with trainer.ddp.without_network():
+    with trainer.alone():
         for number in range(num_steps):
             barrier()  # outside the clock: ranks must not pay for one another here
             measured.append(trainer.step(number))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from ddp.comm_hook import Hook
@@ -63,6 +64,9 @@ def _wrapper(told: RankArgument, module: nn.Module, hook: Hook | None) -> Wrappe
         bucket_cap_mb=spec.bucket_cap_mb,
         overlap=spec.overlap,
         per_parameter=spec.per_parameter,
+        find_unused_parameters=spec.find_unused_parameters,
+        static_graph=spec.static_graph,
+        lesson_deadlock=spec.lesson_deadlock,
         rebuild_buckets=False,  # a run is of one plan, which its prediction and run.json state
         fabric=fabric,
         timeout_s=spec.timeout_s,
@@ -106,7 +110,14 @@ def make_trainer(
     """Trains the wrapped model on this rank's share of the windows."""
     job = told.job
     optimizer = build_optimizer(job.train, ddp.module)
-    batches = Batches(windows, job.data.batch_size, told.rank, told.world_size, job.train.seed)
+    batches = Batches(
+        windows,
+        job.data.batch_size,
+        told.rank,
+        told.world_size,
+        job.train.seed,
+        set_epoch=job.data.set_epoch,
+    )
     delay.into_optimizer(optimizer)
     return Trainer(
         ddp=ddp,
@@ -116,4 +127,6 @@ def make_trainer(
         batch_size=job.data.batch_size,
         loss=model.loss,
         nic=NicCounters(told.interface) if told.local_rank == 0 else None,
+        reduces_each=not job.ddp.no_sync,
+        meet=dist.barrier if job.ddp.sync == "barrier" else None,
     )

@@ -36,10 +36,10 @@ def main() -> None:
         print("|---|---|---|---|")
         for line in allreduce_lines():
             print(line)
-        down()
+        take_down_if_up(LAB)
         print_containers()
     finally:
-        down()
+        take_down_if_up(LAB)
 
 
 def print_containers() -> None:
@@ -57,9 +57,9 @@ def print_containers() -> None:
         print(line, flush=True)
 
 
-def down() -> None:
+def take_down_if_up(lab: str) -> None:
     with suppress(NoLab):
-        take_down(LAB)
+        take_down(lab)
 
 
 def command_lines() -> list[str]:
@@ -68,7 +68,7 @@ def command_lines() -> list[str]:
     def add(what: str, target: str, seconds: float) -> None:
         rows.setdefault((what, target), []).append(seconds)
 
-    down()
+    take_down_if_up(LAB)
     for _ in range(REPEATS):
         add("`ddplab --help`", "0.3 s", ddplab("--help"))
         up_s = ddplab("up", "--lab", LAB, "--no-probe", "--backend", BACKEND)

@@ -5,7 +5,7 @@ Pure data and text. Does not know how variables are read or how the environment 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -116,6 +116,7 @@ VERBS: dict[str, Verb] = {
     "check": Verb(
         "format, lint, types, imports, sizes", _CHOICES, layer="dev", module="tools.check"
     ),
+    "lessons": Verb("run each lesson: docs/lessons.md's tables", module="tools.lessons"),
     "benchmarks": Verb("time the lab: docs/benchmarks.md's tables", module="tools.benchmarks"),
     "bench-ddp": Verb(
         "time the wrapper beside stock DDP",
@@ -218,15 +219,21 @@ def help_screen(root: Path) -> str:
         word = "run JOB=hier" if name == "run" else name
         lines += _help_lines(word, verb)
     lines += ["", "variables, typed behind the word (NAME=value):"]
-    lines += [f"  {name:16} {meaning(name, root)}" for name in VARIABLES]
+    for name in VARIABLES:
+        lines += _indented(f"  {name:16} ", meaning(name, root).split(" "))
     return "\n".join(lines)
 
 
 def _help_lines(word: str, verb: Verb) -> list[str]:
     """One line, and another for variables that it has no room for."""
     head = f"  make {word:15} {verb.summary:42} "
-    takes = wrap(" ".join(verb.takes), HELP_WIDTH - len(head)) or [""]
-    first, *more = takes
+    return _indented(head, verb.takes)
+
+
+def _indented(head: str, words: Sequence[str]) -> list[str]:
+    """`head`, and the words beside it, as many lines as they need."""
+    room = HELP_WIDTH - len(head)
+    first, *more = wrap(" ".join(words), room, break_on_hyphens=False) or [""]
     return [(head + first).rstrip(), *(" " * len(head) + each for each in more)]
 
 

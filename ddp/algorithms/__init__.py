@@ -9,6 +9,10 @@ from difflib import get_close_matches
 from ddp.algorithms.algorithm import Algorithm
 from ddp.algorithms.hierarchical import build_hierarchical, hierarchical_schedule
 from ddp.algorithms.own import own_algorithm
+from ddp.algorithms.parameter_server import (
+    build_parameter_server,
+    parameter_server_schedule,
+)
 from ddp.algorithms.ring import RING_ORDERS, build_ring, ring_for, ring_schedule
 from ddp.errors import UsageError
 from ddp.importpath import is_import_path
@@ -20,6 +24,7 @@ __all__ = [
     "find_algorithm",
     "hierarchical_schedule",
     "is_known",
+    "parameter_server_schedule",
     "pinned",
     "ring_for",
     "ring_schedule",
@@ -42,6 +47,13 @@ ALGORITHMS: dict[str, Algorithm] = {
             "bytes",
             build_hierarchical,
             max_segments=8,
+        ),
+        Algorithm(
+            "parameter_server",
+            "Every rank sends to rank 0, which adds up and sends back: a star.",
+            "bytes",
+            build_parameter_server,
+            max_segments=4,
         ),
         Algorithm(
             "native",

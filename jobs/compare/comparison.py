@@ -13,6 +13,7 @@ from jobs.compare.model import PricedRun, faster_rate
 from jobs.compare.stats import Estimate, Rounds, speed_up
 from jobs.derive import baseline_step_s
 from jobs.figures import NOISY_BASELINE, RunFigures
+from jobs.modelwords import num_reductions
 from jobs.records import RankRecords
 from jobs.spread import Spread, spread
 
@@ -236,6 +237,7 @@ def _what_fixes_bits(it: ComparedRun) -> tuple[Any, ...]:
     job, turns = it.run["job"], it.run.get("turns") or {}
     return (
         it.run["plan_sha256"],
+        num_reductions(job),
         repr({key: job[key] for key in ("model", "data")}),
         repr(
             {**job["train"], "warmup_steps": job["train"]["warmup_steps"] + turns.get("rounds", 0)}

@@ -39,6 +39,7 @@ class PricedRun:
     limits: tuple[int | None, ...]
     costs: _FixedCosts
     overlap: bool
+    barrier: bool
 
     @classmethod
     def of(cls, run: Mapping[str, Any], prediction: Mapping[str, Any] | None) -> "PricedRun | None":
@@ -56,6 +57,7 @@ class PricedRun:
             limits=tuple(node["rate_bits_per_s"] for node in run["lab"]["nodes"]),
             costs=_FixedCosts(**inputs["calibration"]),
             overlap=run["job"]["ddp"]["overlap"],
+            barrier=run["job"]["ddp"].get("sync") == "barrier",
         )
 
     def least_exposed_s(self) -> float | None:
@@ -71,7 +73,7 @@ class PricedRun:
         lasting_s = [wire_s] if wire_s else []
         compute = self.compute
         found = predict_step(compute.step_s, ready_s, lasting_s, compute.backward_s, self.overlap)
-        return found.exposed_s
+        return found.exposed_s * compute.num_reductions
 
     def exposed_s_at(self, rate_bits_per_s: int) -> float | None:
         """The predicted wait if every link between nodes were limited to this rate."""
@@ -82,11 +84,11 @@ class PricedRun:
         fabric = priced_fabric(self.plan.node_of, links, self.costs)
         if fabric is None:
             return None
-        found = predict(self.plan, fabric, self.compute, overlap=self.overlap)
+        found = predict(self.plan, fabric, self.compute, overlap=self.overlap, barrier=self.barrier)
         return float(found["exposed_seconds"])
 
     def _wire_s(self) -> float | None:
-        """How long the busiest link needs for a step's bytes alone."""
+        """How long the busiest link needs for the bytes of one reduction alone."""
         fabric = priced_fabric(self.plan.node_of, self.links, _FixedCosts(None, None, None))
         if fabric is None or fabric.num_nodes == 1:
             return None

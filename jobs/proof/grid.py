@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddp import DdpError, Fabric, UsageError
 from ddp.algorithms import ring_for
-from ddp.fold import fold_hierarchical, fold_ring
+from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
 from ddp.replay import prove, replay
 from ddp.schedule import Schedule
 from jobs.proof.variants import Variant
@@ -33,6 +33,7 @@ FOLDS: dict[str, Fold] = {
     "hierarchical": lambda buffers, _variant, fabric, segments: fold_hierarchical(
         buffers, fabric.groups, segments
     ),
+    "parameter_server": lambda buffers, *_: fold_parameter_server(buffers),
 }
 """What each algorithm that promises bytes is held against: ddp/fold.py, by name."""
 

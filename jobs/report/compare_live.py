@@ -18,7 +18,7 @@ from jobs.progress import PhaseProgress
 from jobs.records import RankRecords
 from jobs.report.link_screens import change_line
 from jobs.report.live import LABELS
-from jobs.report.run_header import START_S, conditions, start_words
+from jobs.report.run_header import START_S, conditions, start_words, unusual_steps
 from jobs.report.terminal import show
 from jobs.report.text import Lines, count, labelled, line, milliseconds, paragraph, seconds
 from jobs.rounds.order import baseline_blocks
@@ -160,7 +160,11 @@ def turns_header(
         f"{batch * runs[0]['world_size']} in all"
     )
     lines = paragraph(text, width)
-    for sentence in dict.fromkeys(each for run in runs for each in conditions(run)):
+    sentences = [each for run in runs for each in conditions(run)]
+    sentences += [
+        f"{run['job']['name']}: {words}" for run in runs for words in unusual_steps(run["job"])
+    ]
+    for sentence in dict.fromkeys(sentences):
         lines += paragraph(sentence, width)
     lines += paragraph(f'Lab "{runs[0]["lab"]["name"]}": {lab_words}.', width)
     rounds = (

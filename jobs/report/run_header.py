@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobs.modelwords import micro_step_ms, model_words, scale_words, sleeps_only
+from jobs.modelwords import (
+    micro_step_ms,
+    model_words,
+    num_reductions,
+    scale_words,
+    sleeps_only,
+)
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
 from jobs.runinfo import shared_cores
 from jobs.wrapperwords import reducer_words
@@ -22,7 +28,7 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
     )
     lines = paragraph(text, width)
     lines += paragraph(reducer_words(job, algorithm_summary), width)
-    for sentence in conditions(run):
+    for sentence in [*conditions(run), *unusual_steps(job)]:
         lines += paragraph(sentence, width)
     estimate = estimate_s(run)
     about = f" About {_round_up(estimate)} s." if estimate else ""
@@ -64,6 +70,18 @@ def conditions(run: Mapping[str, Any]) -> Sequence[str]:
         sentences.append(
             f"A delay is put in on purpose: {inject['ms']:g} ms, {inject['phase']}, {who}."
         )
+    return sentences
+
+
+def unusual_steps(job: Mapping[str, Any]) -> Sequence[str]:
+    """What is unusual in how its steps communicate."""
+    sentences = []
+    if job["ddp"].get("sync") == "barrier":
+        sentences.append("No gradient is reduced: ranks only meet at a barrier after backward.")
+    if (times := num_reductions(job)) > 1:
+        sentences.append(f"Each of the {times} micro-steps of a step is reduced by itself.")
+    if job["ddp"].get("lesson_deadlock"):
+        sentences.append("A gradient that never comes is waited for, on purpose.")
     return sentences
 
 

@@ -52,6 +52,7 @@ def closing_screen(
         lines += _network(run, figures, summary, width)
         lines += _efficiency(figures, summary, width)
         lines += _predicted(prediction, summary, width)
+    lines += _data_order(run, summary, width)
     lines += _checks(run, figures, summary, width)
     if summary["bottleneck"]:
         lines += [line(), *paragraph(f"Bottleneck: {summary['bottleneck']}", width, style="bold")]
@@ -208,6 +209,18 @@ def _predicted(
     return labelled("predicted", text, width)
 
 
+def _data_order(run: Mapping[str, Any], summary: Mapping[str, Any], width: int) -> Lines:
+    """Only where there was more than one pass: then it matters whether they repeat one another."""
+    order = summary["data_order"]
+    if order["repeats"] is None:
+        return []
+    how = "each in an order of its own"
+    if order["repeats"]:
+        how = "each in the same order"
+        how += "" if run["job"]["data"].get("set_epoch", True) else ": set_epoch was not called"
+    return labelled("data", f"{order['epochs']:,} passes over the text, {how}", width)
+
+
 def _checks(
     run: Mapping[str, Any], figures: RunFigures, summary: Mapping[str, Any], width: int
 ) -> Lines:
@@ -247,7 +260,7 @@ def _faster(
     command = f"          make link NODE=all RATE={format_rate(rate)}{_lab_option(run)}"
     words = f"predicted step: {milliseconds(step_s)}"
     words = words if layout(width) == LAYOUTS[0] else f"a faster link ({words})"
-    return [line(command.ljust(NEXT_WIDTH) + words)]
+    return [line(f"{command}  ".ljust(NEXT_WIDTH) + words)]
 
 
 def files_line(run: Mapping[str, Any], size_bytes: int, width: int) -> Lines:

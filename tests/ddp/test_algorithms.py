@@ -76,22 +76,44 @@ class TestHierarchy:
             ALGORITHMS["hierarchical"].build(Fabric.uniform(2, 2), "interleaved", 0)
 
 
+class TestStar:
+    def star(self, fabric):
+        return tuple(ALGORITHMS["parameter_server"].build(fabric, "contiguous", 0))
+
+    def test_rank_0_adds_one_after_the_other_and_sends_to_all(self):
+        assert self.star(Fabric((1, 0, 1, 0))) == (
+            (Transfer(1, 0, 0, True),),
+            (Transfer(2, 0, 0, True),),
+            (Transfer(3, 0, 0, True),),
+            (Transfer(0, 1, 0, False), Transfer(0, 2, 0, False), Transfer(0, 3, 0, False)),
+        )
+
+    def test_one_rank_sends_nothing(self):
+        assert self.star(Fabric((0,))) == ()
+
+    @pytest.mark.parametrize(("order", "seed"), [("interleaved", 0), ("contiguous", 3)])
+    def test_a_ring_order_is_refused(self, order, seed):
+        with pytest.raises(UsageError, match="leave the order 'contiguous'"):
+            ALGORITHMS["parameter_server"].build(Fabric.uniform(2, 2), order, seed)
+
+
 class TestRegistry:
     def test_a_name_finds_its_algorithm(self):
-        assert list(ALGORITHMS) == ["ring", "hierarchical", "native", "noop"]
+        assert list(ALGORITHMS) == [*("ring", "hierarchical", "parameter_server", "native", "noop")]
         for name, algorithm in ALGORITHMS.items():
             assert find_algorithm(name) is algorithm
             assert algorithm.name == name
 
     @pytest.mark.parametrize(
-        ("name", "nearest"), [("heirarchical", "hierarchical"), ("rng", "ring")]
+        ("name", "nearest"),
+        [("heirarchical", "hierarchical"), ("rng", "ring"), ("param_server", "parameter_server")],
     )
     def test_an_unknown_name_is_told_the_known_ones_and_the_nearest(self, name, nearest):
         with pytest.raises(UsageError) as caught:
             find_algorithm(name)
 
         assert f"did you mean {nearest!r}?" in str(caught.value)
-        assert "ring, hierarchical, native, noop" in str(caught.value)
+        assert "ring, hierarchical, parameter_server, native, noop" in str(caught.value)
 
     def test_a_name_near_to_none_gets_no_guess(self):
         with pytest.raises(

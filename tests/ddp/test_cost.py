@@ -77,6 +77,23 @@ class TestPayload:
         assert all(abs(num_bytes - expected) <= slack for num_bytes in sent)
 
 
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize("numel", NUMELS)
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), CLUSTERS)
+def test_all_of_a_star_goes_through_the_node_of_rank_0(num_nodes, ranks_per_node, numel, segments):
+    fabric = scattered(num_nodes, ranks_per_node)
+    schedule = ALGORITHMS["parameter_server"].build(fabric, "contiguous", 0)
+    size, here = 4 * numel, ranks_per_node - 1
+    far = fabric.num_ranks - ranks_per_node
+
+    counted = traffic(schedule, fabric, numel, 4, segments)
+
+    root = fabric.node_of[0]
+    assert counted.pop(root) == NodeTraffic(far * size, far * size, 2 * here * size)
+    each = ranks_per_node * size
+    assert counted == dict.fromkeys(counted, NodeTraffic(each, each, 0))
+
+
 def test_hierarchical_sends_the_bound_on_unequal_nodes_too():
     fabric = Fabric((0, 1, 1, 2, 1, 2, 1, 5))
     numel = 4 * 4 * 1000  # four shards of four chunks
@@ -140,7 +157,7 @@ class TestPrice:
         assert prices == pytest.approx([11.5, 5.75 + 5, 1.15 + 9])
 
     @pytest.mark.parametrize("segments", [1, 3, 16])
-    @pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+    @pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "parameter_server"])
     def test_no_capacity_is_ever_outrun(self, algorithm, segments):
         links = [node_links(Link(0.001, rate), Link(0.0, 3e6)) for rate in (1e6, 2e6, 5e6)]
         fabric = Fabric((0, 1, 2, 1, 0, 0), tuple(links))
@@ -170,6 +187,8 @@ class TestPrice:
             ("hierarchical", "contiguous", 0.335, 0.360),
             ("ring", "contiguous", 0.500, 0.515),
             ("ring", "interleaved", 1.000, 1.020),
+            # in and out at once, but for the first of eight segments in and the last one out
+            ("parameter_server", "contiguous", 0.750, 0.780),
         ],
     )
     def test_two_by_two_at_400_mbit_with_16_mb(self, algorithm, order, low_s, high_s):

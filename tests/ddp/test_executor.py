@@ -8,12 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.algorithms import hierarchical_schedule, ring_for, ring_schedule
+from ddp.algorithms import (
+    hierarchical_schedule,
+    parameter_server_schedule,
+    ring_for,
+    ring_schedule,
+)
 from ddp.cost import payload_bytes
 from ddp.errors import DdpError
 from ddp.executor import NativeCollective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fold import fold_hierarchical, fold_ring
+from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
 from ddp.program import IN_FLIGHT
 from ddp.replay import replay
 from ddp.schedule import Schedule
@@ -33,23 +38,28 @@ FABRICS = {
     "one rank": (0,),
 }
 ORDERS = ("contiguous", "interleaved", "shuffled")
+GROUPED = ("hierarchical", "parameter_server")
 NUMELS = (0, 1, 5, 6, 7, 997)
 
 
 def build(algorithm: str, fabric: Fabric) -> Schedule:
     if algorithm == "hierarchical":
         return hierarchical_schedule(fabric.groups)
+    if algorithm == "parameter_server":
+        return parameter_server_schedule(fabric.num_ranks)
     return ring_schedule(ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0))
 
 
 def fold(algorithm: str, fabric: Fabric, buffers: list[Tensor], segments: int) -> Tensor:
     if algorithm == "hierarchical":
         return fold_hierarchical(buffers, fabric.groups, segments)
+    if algorithm == "parameter_server":
+        return fold_parameter_server(buffers)
     order = ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0)
     return fold_ring(buffers, order, segments)
 
 
-@pytest.mark.parametrize("algorithm", [*ORDERS, "hierarchical"])
+@pytest.mark.parametrize("algorithm", [*ORDERS, *GROUPED])
 @pytest.mark.parametrize("fabric", FABRICS.values(), ids=FABRICS)
 def test_same_bytes_as_replay_and_fold(
     in_memory: InMemory, fabric: tuple[int, ...], algorithm: str
@@ -66,7 +76,7 @@ def test_same_bytes_as_replay_and_fold(
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("algorithm", ["contiguous", "hierarchical"])
+@pytest.mark.parametrize("algorithm", ["contiguous", *GROUPED])
 def test_delays_and_many_segments_change_nothing(
     in_memory: InMemory, algorithm: str, seed: int
 ) -> None:
@@ -81,7 +91,7 @@ def test_delays_and_many_segments_change_nothing(
     assert all(torch.equal(result, expected) for result in results)
 
 
-@pytest.mark.parametrize("algorithm", [*ORDERS, "hierarchical"])
+@pytest.mark.parametrize("algorithm", [*ORDERS, *GROUPED])
 @pytest.mark.parametrize("fabric", FABRICS.values(), ids=FABRICS)
 def test_bytes_sent_are_those_of_the_schedule(
     in_memory: InMemory, fabric: tuple[int, ...], algorithm: str
@@ -118,7 +128,7 @@ def test_real_sockets_give_the_bytes_of_replay(ranks: Any) -> None:
     fabric = Fabric((0, 1, 0, 1))
     cases = [
         (algorithm, numel, segments, torch.float32)
-        for algorithm in (*ORDERS, "hierarchical")
+        for algorithm in (*ORDERS, *GROUPED)
         for numel, segments in ((0, 1), (1, 2), (3, 1), (4, 1), (10_007, 1), (300_007, 12))
     ]
     cases += [("hierarchical", 101, 2, dtype) for dtype in DTYPES]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.algorithms import hierarchical_schedule, ring_schedule
+from ddp.algorithms import hierarchical_schedule, parameter_server_schedule, ring_schedule
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
@@ -27,6 +27,8 @@ InMemory = Callable[..., tuple[list[Tensor], list[Traffic]]]
 def build(algorithm: str, fabric: Fabric) -> Schedule:
     if algorithm == "hierarchical":
         return hierarchical_schedule(fabric.groups)
+    if algorithm == "parameter_server":
+        return parameter_server_schedule(fabric.num_ranks)
     return ring_schedule(range(fabric.num_ranks))
 
 
@@ -117,7 +119,7 @@ def test_returning_before_the_last_acknowledgement_corrupts(in_memory: InMemory)
         )
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "parameter_server"])
 def test_one_missing_transfer_is_caught(in_memory: InMemory, algorithm: str) -> None:
     fabric = Fabric((0, 0, 1, 1))
     stages = [list(stage) for stage in build(algorithm, fabric)]

@@ -12,7 +12,7 @@ from ddp.errors import ReductionFailed
 from tests.ddp.samples import Branches, message, the_one_text, train, wrap
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "native"])
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "parameter_server", "native"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_an_unused_parameter_is_named_on_every_rank(
     ranks: Any, algorithm: str, overlap: bool

@@ -23,6 +23,7 @@ def test_every_algorithm_gives_the_mean_and_not_the_sum(ranks: Any) -> None:
         ("ring", "contiguous"),
         ("ring", "interleaved"),
         ("hierarchical", "contiguous"),
+        ("parameter_server", "contiguous"),
         ("native", "contiguous"),
     ]
 

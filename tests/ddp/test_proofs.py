@@ -14,11 +14,14 @@ import torch
 from ddp.algorithms import ALGORITHMS, RING_ORDERS, ring_for
 from ddp.errors import ScheduleError
 from ddp.fabric import Fabric
-from ddp.fold import fold_hierarchical, fold_ring
+from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
 from ddp.replay import prove, replay
 from ddp.schedule import Transfer
 
-VARIANTS = [*(("ring", order) for order in RING_ORDERS), ("hierarchical", "contiguous")]
+VARIANTS = [
+    *(("ring", order) for order in RING_ORDERS),
+    *((name, "contiguous") for name in ("hierarchical", "parameter_server")),
+]
 SEED = 7
 
 
@@ -61,6 +64,8 @@ def build(fabric, algorithm, order):
 def fold(fabric, algorithm, order, buffers, segments):
     if algorithm == "hierarchical":
         return fold_hierarchical(buffers, fabric.groups, segments)
+    if algorithm == "parameter_server":
+        return fold_parameter_server(buffers)
     seed = SEED if order == "shuffled" else 0
     return fold_ring(buffers, ring_for(fabric, order, seed), segments)
 

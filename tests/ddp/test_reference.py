@@ -19,6 +19,7 @@ CASES = [
     ("ring", "shuffled", (0, 1, 0, 1)),
     ("hierarchical", "contiguous", (0, 0, 1, 1)),
     ("hierarchical", "contiguous", (1, 0, 0, 0)),
+    ("parameter_server", "contiguous", (1, 0, 1, 0)),
 ]
 NUM_STEPS = 4
 

@@ -89,6 +89,7 @@ def ranks_of(
                 ],
                 end={
                     "params_sha256": digest,
+                    "data_orders": [f"order of rank {rank}"],
                     "inter_node_bytes": 1_000_000,
                     "nic_tx_bytes": 2_090_000 if rank in (0, 2) else None,
                 }
@@ -202,7 +203,8 @@ def typical_ranks() -> list[RankRecords]:
         }
         sent = {"inter_node_bytes": 1_735_000 * 30}
         counted = {"nic_tx_bytes": 3_630_000 * 30 if rank in (0, 2) else None}
-        end = {"params_sha256": "9f3a21c7" * 8, **sent, **counted}
+        orders = {"data_orders": [f"order of rank {rank}"]}
+        end = {"params_sha256": "9f3a21c7" * 8, **orders, **sent, **counted}
         steps = [typical_record(k, rank) for k in range(30)]
         made.append(RankRecords(header=header, steps=steps, baseline=baseline, end=end))
     return made

@@ -7,7 +7,7 @@ import pytest
 from jobs.derive import common, length, step_figures, union
 from jobs.figures import run_figures
 from jobs.spread import spread
-from tests.jobs.samples import NODES, bucket, ranks_of, record, stock_record
+from tests.jobs.samples import MS, NODES, bucket, ranks_of, record, stock_record
 
 
 def test_intervals_are_merged_and_measured() -> None:
@@ -61,6 +61,44 @@ def test_a_bucket_starts_when_its_last_rank_is_ready() -> None:
     assert step.held_up_by == {3: pytest.approx(0.01875)}
     # exposed in the mean: (3 x 35 + 10) / 4
     assert step.phase_s["comm_exposed"] == pytest.approx(0.02875)
+
+
+def test_a_bucket_that_is_reduced_twice_a_step_counts_twice() -> None:
+    # two micro-steps, each with two buckets: 10..20 and 20..30, then 60..70 and 75..95
+    first, second = [bucket(0, 10, 10, 20), bucket(1, 20, 20, 30)], [bucket(0, 60, 60, 70)]
+    buckets = [*first, *second, bucket(1, 75, 75, 95)]
+    exposed = ((22, 30), (80, 95))
+    step = step_figures([record(buckets=buckets, exposed=exposed)] * 4, NODES)
+    assert step.comm_work_s == pytest.approx(0.050)
+    assert step.comm_busy_s == pytest.approx(0.050)
+    assert step.hidden_s == pytest.approx(0.027)
+    assert step.straggler_wait_s == 0
+    assert step.bucket_bytes == 4_000_000
+
+
+def test_each_reduction_waits_for_its_own_slowest_rank() -> None:
+    # rank 1 is 5 ms late for the first reduction of the bucket, rank 0 is 8 ms late for the second
+    punctual = [bucket(0, 10, 10, 25), bucket(0, 68, 68, 80)]
+    early = record(buckets=punctual, exposed=((10, 25), (68, 80)))
+    late = replace(
+        early,
+        buckets=(bucket(0, 15, 15, 25), bucket(0, 60, 60, 80)),
+        exposed=((15 * MS, 25 * MS), (60 * MS, 80 * MS)),
+    )
+    step = step_figures([early, late], (0, 1))
+    assert step.held_up_by == {1: pytest.approx(0.0025), 0: pytest.approx(0.004)}
+    assert step.comm_work_s == pytest.approx(0.022)  # 15..25 and 68..80
+
+
+def test_a_meeting_is_a_wait_for_the_slowest_rank() -> None:
+    # nothing is reduced; rank 3 comes to the barrier at 90, which lets all go at 92
+    silent = bucket(0, 50, 50, 50)
+    early = record(buckets=[silent, replace(bucket(1, 60, 60, 92), bytes=0)], exposed=((60, 92),))
+    late = record(buckets=[silent, replace(bucket(1, 90, 90, 92), bytes=0)], exposed=((90, 92),))
+    step = step_figures([early, early, early, late], NODES)
+    assert step.straggler_wait_s == pytest.approx(0.0225)  # three of four, 30 ms
+    assert step.held_up_by == {3: pytest.approx(0.0225)}
+    assert step.comm_work_s == pytest.approx(0.002)
 
 
 def test_waiting_for_the_network_is_not_waiting_for_a_rank() -> None:

@@ -19,6 +19,7 @@ def test_what_there_is_to_read_is_enough(tmp_path: Path) -> None:
     [
         ("data.path={}/gone", DataError, "gone: not found"),
         ("data.path={}/text", DataError, "text: 2,000 bytes, 31 windows"),
+        ("data.limit_bytes=300", DataError, "the first 300 bytes of the Python .*4 windows"),
         ("model.import={}/gone.py:build", ModelError, r"gone\.py: No such file"),
         ("model.import={}/broken.py:build", ModelError, r"broken\.py:2: SyntaxError"),
         ("model.import={}/folder.py:build", ModelError, r"folder\.py: no ordinary file"),

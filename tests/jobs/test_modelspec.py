@@ -9,7 +9,7 @@ from cluster.errors import SpecError
 from jobs.modelspec import MiniMlpSpec, OwnSpec, PacedSpec
 from jobs.spec import JobSpec, compute_scaled, load_job
 
-KINDS = ("byte-gpt", "mini-mlp", "deep-mlp", "paced", "import")
+KINDS = ("byte-gpt", "mini-mlp", "deep-mlp", "resnet", "experts", "paced", "import")
 
 
 def test_the_kinds_of_models() -> None:
@@ -21,6 +21,8 @@ KEYS = {
     "byte-gpt": {"layers", "width", "heads", "context"},
     "mini-mlp": {"width", "context"},
     "deep-mlp": {"layers", "width", "context"},
+    "resnet": {"layers", "width", "side"},
+    "experts": {"experts", "width", "context"},
     "paced": {"layers", "layer_bytes", "layer_forward_ms", "layer_backward_ms", "scale"},
 }
 

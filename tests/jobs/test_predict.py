@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,15 @@ from jobs.argument import NodeRates
 from jobs.predict import (
     Compute,
     ComputeStep,
+    barrier_s,
     predict,
     priced_fabric,
     slowest_rank,
     write_prediction,
 )
+from jobs.rankrun import compute_step
+from jobs.train import MeasuredStep
+from tests.jobs.samples import MS, bucket, record
 
 MB = 1_000_000
 NODE_OF = (0, 0, 1, 1)
@@ -84,6 +89,57 @@ def test_without_overlap_all_communication_comes_after_backward() -> None:
     prediction = predict(plan("hierarchical"), fabric, COMPUTE, overlap=False)
     assert prediction["step_seconds"] == pytest.approx(0.2 + 2 * 0.05, rel=1e-3)
     assert prediction["step_seconds"] == prediction["no_overlap_step_seconds"]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_each_reduction_of_a_step_is_paid_for(overlap: bool) -> None:
+    """Micro-steps that are reduced one by one: each waits for its own, after its own backward."""
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    once = predict(plan("hierarchical"), fabric, COMPUTE, overlap=overlap)
+    compute = replace(COMPUTE, num_reductions=4)
+    each = predict(plan("hierarchical"), fabric, compute, overlap=overlap)
+    assert once["exposed_seconds"] == pytest.approx(0.05 if overlap else 0.10, rel=1e-3)
+    assert each["exposed_seconds"] == pytest.approx(4 * once["exposed_seconds"])
+    assert each["comm_seconds"] == pytest.approx(4 * once["comm_seconds"])
+    assert each["step_seconds"] == pytest.approx(0.2 + 4 * once["exposed_seconds"])
+    assert each["no_overlap_step_seconds"] == pytest.approx(0.2 + 4 * 0.1, rel=1e-3)
+    assert each["full_overlap_step_seconds"] == pytest.approx(0.4, rel=1e-3)
+    assert each["bucket_seconds"] == once["bucket_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("node_of", "rounds"), [((0, 0, 1, 1), 2), ((0, 1, 2), 2), ((0, 1), 1), ((0, 0, 0, 0, 1), 3)]
+)
+def test_a_barrier_takes_a_round_for_each_doubling(node_of: tuple[int, ...], rounds: int) -> None:
+    slow = Calibration(alpha_inter_s=0.003, alpha_intra_s=0.001, intra_bytes_per_s=None)
+    fabric = priced_fabric(node_of, rates(*[20 * MB] * 3), slow)
+    assert fabric is not None
+    silent = plan("noop", node_of=node_of)
+    barrier = predict(silent, fabric, COMPUTE, overlap=True, barrier=True)
+    assert barrier["comm_seconds"] == pytest.approx(rounds * 0.003)
+    assert barrier["step_seconds"] == pytest.approx(0.2 + rounds * 0.003)
+    assert barrier["bottleneck"] is None
+
+
+def test_a_barrier_inside_one_node_or_of_one_rank() -> None:
+    slow = Calibration(alpha_inter_s=None, alpha_intra_s=0.001, intra_bytes_per_s=None)
+    for node_of, seconds in (((0, 0), 0.001), ((0,), 0.0)):
+        fabric = priced_fabric(node_of, None, slow)
+        assert fabric is not None
+        assert barrier_s(fabric) == pytest.approx(seconds)
+
+
+def test_how_often_a_step_reduces_is_read_off_its_records() -> None:
+    start_ns, end_ns = 500 * MS, 600 * MS
+    micro_steps = [bucket(0, 110, 110, 110), bucket(1, 120, 120, 120)]
+    last = [bucket(0, 540, 540, 541), bucket(1, 590, 590, 595)]
+    found = compute_step(MeasuredStep(record(buckets=[*micro_steps, *last]), (start_ns, end_ns)))
+    assert found.num_reductions == 2
+    assert found.bucket_bytes == (1_000_000, 1_000_000)
+    assert found.ready_s == (pytest.approx(0.040), pytest.approx(0.090))
+    assert found.backward_s == pytest.approx(0.1)
+    assert compute_step(MeasuredStep(record(), (0, end_ns))).num_reductions == 1
 
 
 def test_nothing_sent_costs_nothing() -> None:

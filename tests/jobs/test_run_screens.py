@@ -133,6 +133,34 @@ def test_a_silent_run_says_that_nothing_was_sent() -> None:
     assert "network nothing was sent" in flat(closing(100, records))
 
 
+@pytest.mark.parametrize(
+    ("orders", "set_epoch", "words"),
+    [
+        (["a"], True, None),
+        (["a", "b"], True, "data 2 passes over the text, each in an order of its own"),
+        (["a"] * 5, False, "data 5 passes over the text, each in the same order: set_epoch was"),
+        (["a"] * 5, True, "data 5 passes over the text, each in the same order"),
+    ],
+)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_passes_over_the_text_are_told_where_there_are_several(
+    width: int, orders: list[str], set_epoch: bool, words: str | None
+) -> None:
+    records = typical_ranks()
+    for rank in records:
+        assert rank.end is not None
+        rank.end["data_orders"] = orders
+    run = run_json()
+    run["job"]["data"]["set_epoch"] = set_epoch
+    figures = run_figures(records, NODES)
+    summary = summarize(run, records, None, None)
+    text = flat(text_of(closing_screen(run, figures, summary, None, 900_000, width), width))
+    assert ("passes" in text) == (words is not None)
+    if words:
+        assert words in text
+        assert ("was not called" in text) == (not set_epoch)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_header_says_what_times_mean(width: int) -> None:
     run = run_json()
@@ -157,6 +185,26 @@ def test_the_header_of_real_computing_promises_no_time() -> None:
     assert "Its times vary" in text
     assert "Placement of ranks on nodes: interleaved." in text
     assert "A delay is put in on purpose: 200 ms, bucket, rank 1." in text
+
+
+@pytest.mark.parametrize(
+    ("ddp", "accumulate", "words"),
+    [
+        ({}, 4, None),
+        ({"no_sync": True, "sync": "allreduce", "lesson_deadlock": False}, 4, None),
+        ({"no_sync": False}, 4, "Each of the 4 micro-steps of a step is reduced by itself."),
+        ({"sync": "barrier"}, 1, "No gradient is reduced: ranks only meet at a barrier after"),
+        ({"lesson_deadlock": True}, 1, "A gradient that never comes is waited for, on purpose."),
+    ],
+)
+def test_the_header_says_how_its_steps_are_unusual(
+    ddp: dict[str, Any], accumulate: int, words: str | None
+) -> None:
+    job = run_json()["job"]
+    changes = {"ddp": {**job["ddp"], **ddp}, "train": {**job["train"], "accumulate": accumulate}}
+    text = flat(plain(run_header(run_json(job={**job, **changes}), "2 nodes", "Add up.", 100)))
+    assert (words is None) == ("reduced" not in text and "on purpose" not in text)
+    assert words is None or words in text
 
 
 def live_run(console: Console) -> None:

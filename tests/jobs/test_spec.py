@@ -17,8 +17,13 @@ from jobs.modelspec import OwnSpec
 from jobs.spec import JobSpec, catalog, load_job, node_of
 
 COMPARED = (
-    *("hier", "native", "noop", "ring", "ring-interleaved"),
+    *("hier", "native", "noop", "ring", "ring-interleaved", "star"),
     *("torch-ddp", "torch-ddp-hier"),
+)
+MODELS = ("7b-thousandth", "deep", "mini-mlp", "resnet-bn")
+LESSONS = (
+    *("per-parameter", "no-overlap", "accumulate", "accumulate-every", "barrier-only"),
+    *("unused", "unused-flagged", "batch-1", "batch-16", "batch-256", "forgot-set-epoch"),
 )
 
 
@@ -39,7 +44,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def test_every_key_is_described() -> None:
     models = list(models_in(JobSpec))
-    assert len(models) == 1 + 5 + 5  # the job, its sections, the kinds of models
+    assert len(models) == 1 + 5 + 7  # the job, its sections, the kinds of models
     for model in models:
         for name, info in model.model_fields.items():
             assert info.description, f"{model.__name__}.{name}"
@@ -57,7 +62,7 @@ def test_every_key_is_read_by_somebody() -> None:
 
 
 def test_the_catalog() -> None:
-    assert list(catalog()) == sorted([*COMPARED, "7b-thousandth", "deep-mlp", "mini-mlp"])
+    assert list(catalog()) == sorted([*COMPARED, *MODELS, *LESSONS])
     assert all(load_job(name).name == name for name in catalog())
 
 
@@ -81,7 +86,8 @@ def test_jobs_that_differ_in_how_they_reduce_differ_in_nothing_else() -> None:
 def test_a_job_answers_to_its_algorithm(algorithm: str) -> None:
     assert load_job(algorithm).ddp.algorithm == algorithm
     assert load_job(algorithm).ddp.ring_order == "contiguous"
-    assert load_job(algorithm).name == algorithm[: len(load_job(algorithm).name)]  # hier, ring...
+    names = {"hierarchical": "hier", "parameter_server": "star"}
+    assert load_job(algorithm).name == names.get(algorithm, algorithm)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,9 @@ def test_a_job_answers_to_its_algorithm(algorithm: str) -> None:
         ["placement=[0, 1, 0, 1]", "inject={phase: bucket, ms: 5}"],
         ["model.kind=mini-mlp"],
         ["model.kind=deep-mlp", "model.layers=3"],
+        ["model.kind=resnet", "model.side=4", "data.limit_bytes=900", "data.set_epoch=false"],
+        ["model.kind=experts", "ddp.find_unused_parameters=true"],
+        ["train.accumulate=2", "ddp.no_sync=false", "ddp.static_graph=true"],
         ["model.kind=paced", "pace=null", "model.scale=10"],
         ["model.import=my.py:build", "model.settings={a: 1, b: [x, 0.5], c: {d: null}}"],
     ],

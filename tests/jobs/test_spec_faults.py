@@ -29,7 +29,7 @@ from tests.jobs.test_spec import job_file
             "unknown algorithm 'hierachical'.*write hierarchical",
         ),
         ("name: x\nmodel:\n  kind: byte-gtp\n", 3, 'model.kind: .*"byte-gpt"'),
-        ("name: x\nmodel:\n  kind: 3\n", 3, "model.kind: 3 .*known: byte-gpt, deep-mlp, import"),
+        ("name: x\nmodel:\n  kind: 3\n", 3, "model.kind: 3 .*known: byte-gpt, deep-mlp, experts"),
         ("name: x\nmodel: 3\n", 2, "model: 3 .*must be a set of keys"),
         (
             "name: x\nmodel:\n  kind: mini-mlp\n  heads: 4\n",
@@ -50,7 +50,7 @@ from tests.jobs.test_spec import job_file
         (
             "name: x\nmodel:\n  import: a.py:b\n  layers: 4\n",
             4,
-            '"layers" is a key of kind byte-gpt or deep-mlp or paced; kind import has',
+            '"layers" is a key of kind byte-gpt or deep-mlp or resnet or paced; kind',
         ),
         ("name: x\nmodel:\n  kind: import\n", 2, "model.import: is missing"),
         ("name: x\nmodel:\n  import: 5\n", 3, "model.import: 5 .*must be text"),
@@ -115,6 +115,47 @@ from tests.jobs.test_spec import job_file
         ),
         ("name: x\nddp: {algorithm: noop}\n", 1, "write expects_divergence: true"),
         ("name: x\nexpects_divergence: true\n", 1, "write expects_divergence: false"),
+        ("name: x\nmodel: {kind: resnet, side: 1}\n", 2, "model.side: 1"),
+        ("name: x\nmodel: {kind: resnet, context: 64}\n", 2, "kind resnet has: kind, layers, side"),
+        ("name: x\nmodel: {kind: experts, experts: 1}\n", 2, "model.experts: 1"),
+        ("name: x\ndata: {limit_bytes: 0}\n", 2, "data.limit_bytes: 0"),
+        (
+            "name: x\nddp: {sync: barrier}\n",
+            2,
+            "ddp: sync barrier with algorithm hierarchical; .*algorithm: noop",
+        ),
+        ("name: x\nddp: {sync: barrier, algorithm: noop}\n", 1, "expects_divergence: true"),
+        (
+            "name: x\nddp: {no_sync: false}\n",
+            1,
+            "ddp.no_sync false with train.accumulate 1; .*write train.accumulate: 4",
+        ),
+        (
+            "name: x\nexpects_divergence: true\ntrain: {accumulate: 2}\n"
+            "ddp: {algorithm: noop, no_sync: false}\n",
+            4,
+            "no_sync false with algorithm noop; .*leave no_sync out",
+        ),
+        (
+            "name: x\nddp: {find_unused_parameters: true, static_graph: true}\n",
+            2,
+            "find_unused_parameters with static_graph; .*leave find_unused_parameters out",
+        ),
+        (
+            "name: x\nddp: {lesson_deadlock: true, find_unused_parameters: true}\n",
+            2,
+            "lesson_deadlock with find_unused_parameters; .*the cure for the deadlock",
+        ),
+        (
+            "name: x\nddp: {lesson_deadlock: true, static_graph: true}\n",
+            2,
+            "lesson_deadlock with static_graph; .*the cure for the deadlock",
+        ),
+        (
+            "name: x\nexpects_divergence: true\nddp: {lesson_deadlock: true, algorithm: noop}\n",
+            3,
+            "lesson_deadlock with algorithm noop; .*nobody wait",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(
@@ -156,7 +197,9 @@ def test_a_wrong_assignment_is_named(assignment: str, expected: str) -> None:
 
 
 def test_an_unknown_job_is_named_with_the_known_and_the_nearest() -> None:
-    with pytest.raises(JobSpecError, match=r"'heir'.*hier, mini-mlp, native, noop, ring.*JOB=hier"):
+    with pytest.raises(
+        JobSpecError, match=r"'heir'.*hier, mini-mlp, native, no-overlap, noop.*JOB=hier"
+    ):
         load_job("heir")
 
 

@@ -125,6 +125,42 @@ def test_nothing_sent_means_no_rates() -> None:
     assert summary["params_sha256"] is None
 
 
+def test_what_is_reduced_four_times_a_step_is_counted_four_times() -> None:
+    run = run_json()
+    job = {**run["job"], "ddp": {**run["job"]["ddp"], "no_sync": False}}
+    job["train"] = {**job["train"], "accumulate": 4}
+    ranks = ranks_of([[record()]] * 4)
+    once, each = summarize(run, ranks, None, None), summarize(run_json(job=job), ranks, None, None)
+    assert each["algbw_bytes_per_second"] == pytest.approx(4 * 2_000_000 / 0.035)
+    assert each["busbw_bytes_per_second"] == pytest.approx(4 * once["busbw_bytes_per_second"])
+    assert each["inter_node_bytes_bound"] == once["inter_node_bytes_bound"]
+    job["ddp"] = {**job["ddp"], "no_sync": True}
+    accumulated = summarize(run_json(job=job), ranks, None, None)
+    assert accumulated["algbw_bytes_per_second"] == once["algbw_bytes_per_second"]
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [
+        ([["a", "b", "c"], ["d", "e", "f"]], {"epochs": 3, "repeats": False}),
+        ([["a", "a", "a"], ["d", "d", "d"]], {"epochs": 3, "repeats": True}),
+        ([["a", "a", "b"], ["d", "d", "d"]], {"epochs": 3, "repeats": False}),
+        ([["a"], ["d"]], {"epochs": 1, "repeats": None}),
+        ([["a", "b"], None], {"epochs": None, "repeats": None}),
+    ],
+)
+def test_the_order_of_the_data(
+    orders: list[list[str] | None], expected: dict[str, int | bool | None]
+) -> None:
+    ranks = ranks_of([[record()]] * 4)
+    for number, rank in enumerate(ranks):
+        told = orders[number % 2]
+        rank.end = None if told is None else {**(rank.end or {}), "data_orders": told}
+    summary = summarize(run_json(), ranks, None, None)
+    valid(summary, "run")
+    assert summary["data_order"] == expected
+
+
 def test_one_rank_has_no_bus_bandwidth() -> None:
     ranks = ranks_of([[record(inter=0)]], sums=("ab" * 32,))
     one = run_json(nnodes=1, nproc_per_node=1, world_size=1, node_of=[0])

@@ -199,6 +199,58 @@ def test_a_baseline_block_trains_meanwhile_with_nothing_sent() -> None:
     assert all(len(step.record.buckets) > 0 for step in measured)
 
 
+@pytest.mark.parametrize(("each", "reduced"), [(False, 1), (True, 3)])
+def test_micro_steps_are_reduced_together_or_one_by_one(each: bool, reduced: int) -> None:
+    spec = SPEC.model_copy(update={"accumulate": 3, "optimizer": "sgd"})
+    with training(spec) as trainer:
+        trainer.reduces_each = each
+        record = trainer.step(0).record
+        trained = parameters(trainer.ddp.module)
+        num_buckets = len(trainer.ddp.plan.buckets)
+    assert [bucket.index for bucket in record.buckets] == list(range(num_buckets)) * reduced
+    for found, plain in zip(trained, trained_plainly(spec, 1), strict=True):
+        torch.testing.assert_close(found, plain)
+
+
+def test_a_meeting_is_a_wait_with_a_place_of_its_own() -> None:
+    met_ns: list[int] = []
+
+    def meet() -> None:
+        time.sleep(0.02)
+        met_ns.append(time.monotonic_ns())
+
+    with training(SPEC) as trainer:
+        trainer.meet = meet
+        record = trainer.step(0).record
+        assert len(met_ns) == 1
+        baseline_block(trainer, 3, lambda: None, lambda _: None)
+        assert (len(met_ns), trainer.meet) == (1, meet)
+        trainer.step(1)
+        assert len(met_ns) == 2
+        num_buckets = len(trainer.ddp.plan.buckets)
+    *reduced, meeting = record.buckets
+    assert (meeting.index, meeting.bytes, len(reduced)) == (num_buckets, 0, num_buckets)
+    assert meeting.ready_ns == meeting.start_ns <= met_ns[0] - 20e6
+    assert (meeting.start_ns, meeting.end_ns) in record.exposed
+    assert record.comm_exposed_s >= 0.02
+    parts = ("data", "forward", "backward", "comm_exposed", "optimizer", "other")
+    assert sum(getattr(record, f"{part}_s") for part in parts) == pytest.approx(record.step_s)
+
+
+@pytest.mark.parametrize("set_epoch", [True, False])
+def test_passes_of_a_baseline_are_taken_back(set_epoch: bool) -> None:
+    with training(SPEC) as trainer:
+        windows = Windows(TEXT[: 10 * MODEL.context + 1], MODEL.context)
+        trainer.batches = Batches(windows, BATCH_SIZE, 0, 1, seed=0, set_epoch=set_epoch)
+        for step in range(7):
+            trainer.step(step)
+        baseline_block(trainer, 20, lambda: None, lambda _: None)
+        trainer.step(7)
+        orders = trainer.batches.orders
+    assert len(orders) == 2  # 16 samples of 10 a pass; 56 with the baseline
+    assert (orders[0] == orders[1]) == (not set_epoch)
+
+
 class Counted:
     """Stands in for the NIC: counts what the test says was sent."""
 

@@ -21,7 +21,9 @@ from tests.jobs.ranks import RunRanks, arguments, assert_finished, final_sums, r
 KINDS = {
     "byte-gpt": ("hier", ()),
     "mini-mlp": ("mini-mlp", ("model.width=16", "model.context=16")),
-    "deep-mlp": ("deep-mlp", ("model.layers=5", "model.width=16", "model.context=16")),
+    "deep-mlp": ("deep", ("model.layers=5", "model.width=16", "model.context=16")),
+    "resnet": ("resnet-bn", ("model.layers=1", "model.width=8", "model.side=4")),
+    "experts": ("unused-flagged", ("model.experts=3", "model.width=16", "model.context=16")),
     "paced": (
         "7b-thousandth",
         (
@@ -128,7 +130,7 @@ def test_paced_layers_take_their_time(
     assert len(set(final_sums(tmp_path / "run"))) == 1
 
 
-@pytest.mark.parametrize("kind", ["mini-mlp", "deep-mlp", "import"])
+@pytest.mark.parametrize("kind", ["mini-mlp", "deep-mlp", "resnet", "experts", "import"])
 def test_every_kind_can_be_paced(
     run_ranks: RunRanks, tmp_path: Path, text: Path, kind: str
 ) -> None:

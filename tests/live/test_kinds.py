@@ -21,7 +21,7 @@ SHORT = ("train.steps=4", "train.warmup_steps=2")
 UNPACED = (*SHORT, "pace=null")
 JOBS = {
     "mini-mlp": load_job("mini-mlp", UNPACED),
-    "deep-mlp": load_job("deep-mlp", (*UNPACED, "model.layers=8", "model.width=64")),
+    "deep-mlp": load_job("deep", (*UNPACED, "model.layers=8", "model.width=64")),
     "paced": load_job("7b-thousandth", (*SHORT, "model.layers=4", "model.layer_bytes=200000")),
     "import": load_job(str(EXAMPLE), (*UNPACED, "model.settings.width=32")),
 }

@@ -121,6 +121,17 @@ def test_the_same_plan_must_give_the_same_bits() -> None:
     assert compare([same[0], edited], "ring", alike=False).faults == []
 
 
+def test_micro_steps_reduced_one_by_one_add_up_in_another_order() -> None:
+    accumulated = ("train.accumulate=4",)
+    once = compared("ring", (100,) * 3, sha256="aa" * 32, sets=accumulated)
+    forgot = (*accumulated, "ddp.no_sync=false")
+    each = compared("ring", (100,) * 3, label="each", sha256="dd" * 32, sets=forgot)
+    assert compare([once, each], "ring", alike=True).faults == []
+    again = compared("ring", (100,) * 3, label="again", sha256="ee" * 32, sets=forgot)
+    (fault,) = compare([each, again], "each", alike=True).faults
+    assert "each and again follow the same plan" in fault
+
+
 def test_at_a_faster_link_each_waits_for_what_is_predicted() -> None:
     forecast = ring_and_hier().forecast
     assert forecast is not None

@@ -48,6 +48,21 @@ def test_nothing_sent_costs_nothing() -> None:
     assert priced("noop").exposed_s_at(10**9) == 0.0
 
 
+def test_each_reduction_of_a_step_is_waited_for() -> None:
+    forgot = ("train.accumulate=4", "ddp.no_sync=false")
+    once, each = priced("hier"), priced("hier", *forgot, num_reductions=4)
+    least_s, at_s = once.least_exposed_s(), once.exposed_s_at(10**9)
+    assert least_s and at_s
+    assert each.least_exposed_s() == pytest.approx(4 * least_s)
+    assert each.exposed_s_at(10**9) == pytest.approx(4 * at_s)
+
+
+def test_a_barrier_costs_its_rounds() -> None:
+    barrier = priced("barrier-only")
+    assert barrier.least_exposed_s() == 0.0
+    assert barrier.exposed_s_at(10**9) == pytest.approx(2 * 0.0005)  # four ranks: two rounds
+
+
 def test_a_faster_link_costs_less_and_fixed_costs_stay() -> None:
     ring = priced("ring")
     at_200, at_1000 = ring.exposed_s_at(MBIT_200), ring.exposed_s_at(5 * MBIT_200)

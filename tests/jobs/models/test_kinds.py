@@ -1,11 +1,15 @@
 """What models of every kind have in common: equal starts, all gradients, learning, their sizes."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
 
 from jobs.data import Batches, Windows
 from jobs.models import MODELS, Model, build_model
+from jobs.models.experts import ExpertsModel
+from jobs.models.resnet import Resnet
 from jobs.modelspec import DeepMlpSpec, MiniMlpSpec, ModelSpec, PacedSpec
 from tests.jobs.models.samples import SMALL, random_bytes
 
@@ -18,8 +22,23 @@ def test_there_is_a_sample_of_every_kind() -> None:
 
 
 def loss_of(model: Model, seed: int = 1) -> torch.Tensor:
-    inputs, targets = random_bytes(4, 8, seed), random_bytes(4, 8, seed + 1)
-    return model.loss(model.module(inputs), targets)
+    context = 9 if isinstance(model.module, Resnet) else 8  # a picture of 3 times 3
+    inputs, targets = random_bytes(4, context, seed), random_bytes(4, context, seed + 1)
+    losses = [model.loss(model.module(each), targets) for each in every_way(model, inputs)]
+    return torch.stack(losses).sum()
+
+
+def every_way(model: Model, inputs: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Nearly the same inputs once for each way through the model."""
+    if not isinstance(model.module, ExpertsModel):
+        yield inputs
+        return
+    total = int(inputs.sum() - inputs[0, 0])
+    for expert in range(model.module.num_experts):
+        inputs = inputs.clone()
+        inputs[0, 0] = (expert - total) % model.module.num_experts
+        assert model.module.route(inputs) == expert
+        yield inputs
 
 
 def gradients(model: Model, seed: int = 1) -> list[torch.Tensor]:

@@ -1,0 +1,37 @@
+"""The star: rank 0 takes every rank's gradients, adds them up, and sends the sum back to each.
+
+Owns its two halves; rank 0 adds in the order of ranks. All bytes go through the NIC of rank 0's
+node: (N-L) x the buffer in and out, where L of the N ranks live there. In the field: parameter
+server (Li et al., "Scaling distributed machine learning with the parameter server", 2014).
+"""
+
+from collections.abc import Iterator
+
+from ddp.errors import UsageError
+from ddp.fabric import Fabric
+from ddp.schedule import Schedule, Stage, Transfer
+
+ROOT = 0
+WHOLE = 0  # the only chunk
+
+
+def parameter_server_schedule(num_ranks: int) -> Schedule:
+    """One rank after the other is added at rank 0, which then sends to all at once."""
+    return Schedule(num_ranks, 1, "parameter_server", lambda: _stages(num_ranks))
+
+
+def build_parameter_server(fabric: Fabric, ring_order: str, ring_seed: int) -> Schedule:
+    if ring_order != "contiguous" or ring_seed:
+        raise UsageError(
+            f"parameter_server with ring order {ring_order!r} and seed {ring_seed}: it has no "
+            "ring; leave the order 'contiguous' and the seed 0"
+        )
+    return parameter_server_schedule(fabric.num_ranks)
+
+
+def _stages(num_ranks: int) -> Iterator[Stage]:
+    others = range(1, num_ranks)
+    for rank in others:
+        yield (Transfer(rank, ROOT, WHOLE, reduce=True),)
+    if others:
+        yield tuple(Transfer(ROOT, rank, WHOLE, reduce=False) for rank in others)
