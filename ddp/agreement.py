@@ -70,6 +70,8 @@ def parameter_shapes(module: nn.Module) -> Shapes:
 def changed_since(before: Shapes, module: nn.Module) -> str | None:
     """The first parameter that is not as it was, in words."""
     now = parameter_shapes(module)
+    if now == before:
+        return None
     for name in {**before, **now}:
         if before.get(name) != now.get(name):
             return (

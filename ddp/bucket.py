@@ -11,23 +11,15 @@ finds every sum to be its own piece times the number of ranks.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-from torch import Tensor
-from torch._utils import _flatten_dense_tensors
 from torch.nn import Module, Parameter
 
 from ddp.errors import PlanError
+from ddp.fingerprint import FINGERPRINT_BITS, Fingerprints
 from ddp.plan import BucketLayout, ReductionPlan
-
-FINGERPRINT_BITS = 64
-# multipliers of generators modulo 2**64: L'Ecuyer's and Knuth's
-WEIGHT, MULTIPLIER = 2862933555777941757, 6364136223846793005
-COLUMNS = 1021  # prime, so that a shift by a power of two changes the column
-SMALL = 2**16  # elements; smaller tensors are put together, as each one costs a dozen calls
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,10 @@ class Status:
 
 
 class Bucket:
-    """Gradients of `parameters`, end to end in `buffer`, followed by the status."""
+    """Gradients of `parameters`, end to end in `buffer`, followed by the status.
+
+    `fingerprints` are those of all buckets, by index.
+    """
 
     def __init__(
         self,
@@ -48,8 +43,10 @@ class Bucket:
         layout: BucketLayout,
         parameters: Sequence[Parameter],
         world_size: int,
+        fingerprints: Fingerprints,
     ) -> None:
         self.index = index
+        self.fingerprints = fingerprints
         self.layout = layout
         self.parameters = tuple(parameters)
         self.world_size = world_size
@@ -64,6 +61,7 @@ class Bucket:
             )
         )
         self.is_last = False
+        self._bits = bits_per_piece(dtype, world_size)
         self._pieces: list[int] = []
         # on any rank, as the last status read says; on all until then
         self.used = (True,) * len(self.parameters)
@@ -76,8 +74,7 @@ class Bucket:
 
     def write_status(self, *, poisoned: bool, used: Sequence[bool] = ()) -> None:
         """`used`: by parameter, on this rank; left out where nobody asks."""
-        bits = bits_per_piece(self.buffer.dtype, self.world_size)
-        value = fingerprint(self.parameters)
+        bits, value = self._bits, self.fingerprints.take(self.index)
         self._pieces = [
             value >> shift & (1 << bits) - 1 for shift in range(0, FINGERPRINT_BITS, bits)
         ]
@@ -100,9 +97,11 @@ class Bucket:
 def make_all(plan: ReductionPlan, module: Module) -> list[Bucket]:
     """The buckets of a plan, over the parameters of `module`."""
     parameters = dict(module.named_parameters())
+    groups = [[parameters[name] for name in layout.parameters] for layout in plan.buckets]
+    fingerprints = Fingerprints(groups)
     buckets = [
-        Bucket(index, layout, [parameters[name] for name in layout.parameters], len(plan.node_of))
-        for index, layout in enumerate(plan.buckets)
+        Bucket(index, layout, group, len(plan.node_of), fingerprints)
+        for index, (layout, group) in enumerate(zip(plan.buckets, groups, strict=True))
     ]
     buckets[-1].is_last = True
     return buckets
@@ -127,65 +126,3 @@ def bits_per_piece(dtype: torch.dtype, world_size: int) -> int:
             "few for the status that travels with each bucket; use float32 gradients"
         )
     return min(bits, 32)
-
-
-@torch.no_grad()
-def fingerprint(tensors: Sequence[Tensor]) -> int:
-    """64 bits that change when any bit of `tensors`, all of one dtype, does; at many GB a second.
-
-    64-bit words are summed by column modulo 2**64, an odd number of rows at once, so that a change
-    of all signs shows. Sums are mixed, since weights alone would lose their highest bits; columns
-    and tensors are then weighted with powers of two numbers, so that small or regular changes in
-    several columns do not cancel one another. What cancels within a column escapes: two of its
-    words that have changed places, or two of its highest bits.
-    """
-    total = 0
-    for tensor in tensors:
-        total = _mixed(total, tensor.numel())
-    for tensor in _few(tensors):
-        words, tail = _as_words(tensor)
-        rows = words.numel() // COLUMNS
-        whole = max(0, rows - (rows % 2 == 0)) * COLUMNS
-        sums = words[:whole].view(-1, COLUMNS).sum(0)  # in 64 bits: another width is a copy
-        numbers = torch.cat((sums, words[whole:])) * WEIGHT
-        numbers ^= numbers >> 32
-        weights = _weights(tensor.device)[: numbers.numel()]
-        total = _mixed(total, int(torch.dot(numbers, weights)))
-        total = _mixed(total, tail)
-    return total
-
-
-@cache
-def _weights(device: torch.device) -> Tensor:
-    return torch.full((3 * COLUMNS,), WEIGHT, device=device).cumprod(0)  # modulo 2**64
-
-
-def _mixed(total: int, value: int) -> int:
-    return (total * MULTIPLIER + value) % (1 << FINGERPRINT_BITS)
-
-
-def _few(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The same bytes in fewer tensors: small ones that follow one another, a few at a time."""
-    small: list[Tensor] = []
-    numel = 0
-    for tensor in tensors:
-        if small and (tensor.numel() >= SMALL or numel >= 4 * SMALL):
-            yield _flatten_dense_tensors(small)  # type: ignore[no-untyped-call]
-            small, numel = [], 0
-        if tensor.numel() >= SMALL:
-            yield tensor
-        else:
-            small.append(tensor)
-            numel += tensor.numel()
-    if small:
-        yield _flatten_dense_tensors(small)  # type: ignore[no-untyped-call]
-
-
-def _as_words(tensor: Tensor) -> tuple[Tensor, int]:
-    """The bytes of `tensor` as 64-bit words, and those that are left at the end as a number."""
-    flat = tensor.reshape(-1).view(torch.uint8)
-    if flat.storage_offset() % 8:
-        flat = flat.clone()
-    cut = flat.numel() // 8 * 8
-    tail = bytes(flat[cut:].tolist()) if cut < flat.numel() else b""
-    return flat[:cut].view(torch.int64), int.from_bytes(tail, "little")

@@ -104,6 +104,8 @@ class Reducer:
 
     def on_forward(self, tensors: Sequence[Tensor], *, complete: bool) -> None:
         """After a forward that returned `tensors` (`complete`: and no others)."""
+        if self.synchronize and not self._tasks.inside_backward():
+            self._buckets[0].fingerprints.read()  # while parameters are in the caches
         for tensor in tensors:
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(self._on_output_gradient)  # type: ignore[no-untyped-call]

@@ -83,6 +83,24 @@ def test_a_hook_trains_and_what_cannot_be_known_is_null(
     assert '"step_seconds": null' in (run_dir / "prediction.json").read_text()
 
 
+def test_a_hook_does_in_torchs_class_what_it_does_in_ours(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    """Two numbers are summed, either way round; so the ends are equal to the bit."""
+    hook = f"ddp.hook={FP16}"
+    for name, sets in (("ours", [hook]), ("torchs", [hook, "ddp.wrapper=torch"])):
+        assert_finished(run_ranks(arguments(tmp_path / name, "hier", *sets)))
+    assert final_sums(tmp_path / "torchs") == final_sums(tmp_path / "ours")
+    rank = records(tmp_path / "torchs")[0]
+    assert rank.header is not None
+    assert (rank.header["plan"], rank.header["hook_file"]["function"]) == (
+        None,
+        "fp16_compress_hook",
+    )
+    prediction = (tmp_path / "torchs" / "prediction.json").read_text()
+    assert "what a hook sends is not known beforehand" in prediction
+
+
 def hooked(folder: Path, fault: str) -> list[dict[str, object]]:
     (folder / "hooks.py").write_text(HOOKS.format(fault=fault))
     return arguments(folder / "run", "hier", f"ddp.hook={folder}/hooks.py:mean")

@@ -95,7 +95,7 @@ def told(buckets: list[int] | None = None) -> list[dict[str, Any]]:
     def variant(first: Any, second: Any, sizes: list[int]) -> dict[str, Any]:
         return {"steps": [first, second], "bucket_bytes": sizes}
 
-    def rank(late: float, checks_s: list[float]) -> dict[str, Any]:
+    def rank(late: float, pairs: list[tuple[float, float]]) -> dict[str, Any]:
         return {
             "speed": {
                 "stock": variant(step(10), step(10 + late), [8, 8]),
@@ -110,10 +110,10 @@ def told(buckets: list[int] | None = None) -> list[dict[str, Any]]:
                 "bucketed": variant(step(2), step(2), [9]),
                 "per parameter": variant(step(8), step(12), [3, 3, 3]),
             },
-            "checks_s": checks_s,
+            "checks": {"paced": pairs, "busy": [(2 * with_s, out_s) for with_s, out_s in pairs]},
         }
 
-    return [rank(0, [0.0005, 0.001]), rank(1, []), rank(0, [0.00025, 0.0015])]
+    return [rank(0, [(50.5, 50), (51, 51)]), rank(1, []), rank(0, [(50, 49), (51.51, 50)])]
 
 
 def test_figures_follow_from_what_ranks_told() -> None:
@@ -124,9 +124,11 @@ def test_figures_follow_from_what_ranks_told() -> None:
     assert (hierarchical.values, hierarchical.floor) == ([1.5, 1.5], None)
     limits = [(each.floor, each.target, each.more_is_better) for each in (native, overlap, buckets)]
     assert limits == [(1.05, 1.02, False), (0.85, 0.95, True), (3, 5, True)]
-    checks = table.checks(told())
-    assert checks.values == pytest.approx([1.0, 3.0])
-    assert (checks.floor, checks.target, checks.unit) == (2, 1, " %")
+    paced, busy = table.checks(told())
+    assert paced.values == pytest.approx([1.0, 1.0])  # the slowest rank's, with and without
+    assert busy.values == pytest.approx([102.0, 102.0])
+    assert (paced.floor, paced.target, paced.unit) == (2, 1, " %")
+    assert (busy.floor, busy.target) == (None, None)
     memory = table.memory([110, 90], [100, 100])
     assert (memory.values, memory.floor, memory.target) == ([1.1, 0.9], 1.15, 1.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -57,40 +58,57 @@ def test_variants_take_turns_and_stock_has_our_buckets(two_ranks: Ranks) -> None
             assert during["backward_s"] <= during["call_s"] <= during["step_s"]
 
 
-def test_checks_are_timed_and_given_back(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "STEPS", 3)
+def test_steps_with_and_without_checks_take_turns(
+    two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was renamed, or is no longer on the way, would cost nothing."""
+    monkeypatch.setattr(checks, "ROUNDS", 2)
     monkeypatch.setattr(checks, "VARIANT", VARIANTS[1])
+    called: list[str] = []
+    for owner, name, _ in checks.CHECKS:
+        monkeypatch.setattr(owner, name, noting(getattr(owner, name), called))
+    steps: list[tuple[bool, set[str]]] = []
+    in_turn = checks.in_turn
+
+    def watched(step: Any, leave_out: Any, group: Any) -> Any:
+        out = [False]
+
+        def counted() -> None:
+            called.clear()
+            step()
+            steps.append((out[0], set(called)))
+
+        @contextmanager
+        def told() -> Iterator[None]:
+            with leave_out():
+                out[0] = True
+                yield
+                out[0] = False
+
+        return in_turn(counted, told, group)
+
+    monkeypatch.setattr(checks, "in_turn", watched)
     write_status = Bucket.write_status
 
-    def body(_rank: int) -> tuple[list[float], bool]:
-        return checks.checks_s(FABRIC), Bucket.write_status is write_status
+    def body(_rank: int) -> Any:
+        return checks.checks_cost(FABRIC), steps, Bucket.write_status is write_status
 
-    for spent_s, given_back in two_ranks.run(2, body):
+    names = {name for _, name, _ in checks.CHECKS}
+    for found, seen, given_back in two_ranks.run(2, body):
         assert given_back
-        assert len(spent_s) == 3 and min(spent_s) > 0
+        assert set(found) == {"paced", "busy"}
+        assert all(len(pairs) == 2 and min(map(min, pairs)) > 0 for pairs in found.values())
+        assert len(seen) == 2 * 2 * (checks.WARMUP_STEPS + 2)
+        assert all(done == (set() if left_out else names) for left_out, done in seen)
+        assert sum(left_out for left_out, _ in seen) == len(seen) // 2
 
 
-def test_every_check_is_called_in_a_step(two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was renamed, or is no longer on the way, would be timed as nothing."""
-    called: set[str] = set()
+def noting(check: Any, called: list[str]) -> Any:
+    def call(*arguments: Any, **more: Any) -> Any:
+        called.append(check.__name__)
+        return check(*arguments, **more)
 
-    def noting(check: Any, _spent: list[int]) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            called.add(check.__name__)
-            return check(*arguments, **more)
-
-        return call
-
-    monkeypatch.setattr(checks, "_timing", noting)
-    monkeypatch.setattr(checks, "STEPS", 1)
-    monkeypatch.setattr(checks, "VARIANT", VARIANTS[1])
-    names = {name for _, name in checks.CHECKS}
-
-    def body(_rank: int) -> set[str]:
-        checks.checks_s(FABRIC)
-        return called
-
-    assert two_ranks.run(2, body) == [names, names]
+    return call
 
 
 def test_memory_is_read_in_bytes() -> None:

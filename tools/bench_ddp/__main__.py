@@ -61,7 +61,7 @@ def measure(lab: Lab) -> list[Figure]:
         kind: run_ranks(lab, f"tools.bench_ddp.memory:{kind}", PRELOAD)
         for kind in ("ours", "stock")
     }
-    figures = [*speed(times), memory(held["ours"], held["stock"]), checks(times)]
+    figures = [*speed(times), memory(held["ours"], held["stock"]), *checks(times)]
     for figure in figures:
         print(figure.row(), flush=True)
     return figures

@@ -18,7 +18,7 @@ from ddp import Fabric
 from jobs.argument import RankArgument
 from jobs.events import EVENTS_FD
 from jobs.rendezvous import rendezvous
-from tools.bench_ddp.checks import checks_s
+from tools.bench_ddp.checks import checks_cost
 from tools.bench_ddp.variants import MIB, Variant, set_up
 
 WARMUP_STEPS = 2
@@ -64,7 +64,7 @@ def main(argument: dict[str, Any]) -> None:
         fabric = Fabric(tuple(told.node_of))
         speed = take_turns(SPEED, fabric, SPEED_ROUNDS)
         deep = take_turns(DEEP, fabric, DEEP_ROUNDS)
-        report(told, {"speed": speed, "deep": deep, "checks_s": checks_s(fabric)})
+        report(told, {"speed": speed, "deep": deep, "checks": checks_cost(fabric)})
 
 
 def report(told: RankArgument, found: Any) -> None:
