@@ -12,8 +12,9 @@ import torch
 from ddp.calibrate import Calibration
 from ddp.plan import ReductionPlan
 from jobs.argument import RankArgument
-from jobs.data import Text, Windows
+from jobs.data import Windows
 from jobs.modelfile import ModelFile
+from jobs.text import Text
 from jobs.wrapper import Wrapper
 
 

@@ -7,6 +7,7 @@ from jobs.modelfile import read_source
 from jobs.modelspec import OwnSpec
 from jobs.owncode import check_own_code
 from jobs.spec import JobSpec, node_of
+from jobs.text import check_enough, load_data
 
 
 def check_inputs(job: JobSpec, nodes: int, ranks_per_node: int) -> None:
@@ -17,8 +18,5 @@ def check_inputs(job: JobSpec, nodes: int, ranks_per_node: int) -> None:
         read_source(job.model)
     if job.data.path is None and job.data.limit_bytes is None:
         return
-    from jobs.data import Windows, check_enough, load_data  # torch is slow to import
-
-    text = load_data(job.data)
     samples = num_ranks * job.data.batch_size * job.train.accumulate
-    check_enough(Windows(text.content, job.model.context), text, samples, job.model.context)
+    check_enough(load_data(job.data), samples, job.model.context)

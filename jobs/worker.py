@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import Store
 from ddp.errors import DdpError, ReductionFailed
 from jobs.agree import agree_on_data, agree_on_hook, agree_on_model
 from jobs.argument import RankArgument
-from jobs.data import Text, Windows, check_enough, load_data
+from jobs.data import Windows
 from jobs.errors import JobError, ModelError
 from jobs.events import Events
 from jobs.header import OwnFiles, rank_header
@@ -29,6 +29,7 @@ from jobs.owncode import algorithm_file
 from jobs.rankrun import RankRun
 from jobs.records import RecordWriter
 from jobs.rendezvous import rendezvous
+from jobs.text import Text, check_enough, load_data
 from jobs.wrapping import make_trainer, paced, told_in_words, wrapped
 
 
@@ -74,7 +75,7 @@ def data_windows(told: RankArgument, text: Text) -> Windows:
     job = told.job
     windows = Windows(text.content, job.model.context)
     samples = told.world_size * job.data.batch_size * job.train.accumulate
-    check_enough(windows, text, samples, job.model.context)
+    check_enough(text, samples, job.model.context)
     return windows
 
 

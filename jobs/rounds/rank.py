@@ -15,12 +15,12 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from cluster.yamlfile import StrictModel
 from jobs.argument import RankArgument
-from jobs.data import Text, load_data
 from jobs.events import Events
 from jobs.rankrun import RankRun
 from jobs.rendezvous import rendezvous
 from jobs.rounds.order import baseline_blocks, turn_order
 from jobs.spec import JobSpec
+from jobs.text import Text, load_data
 from jobs.worker import data_windows, failure_told, ready_to_train
 from jobs.wrapping import failing_together
 

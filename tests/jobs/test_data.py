@@ -1,15 +1,17 @@
 import hashlib
 import io
 import os
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 
-from jobs import data
-from jobs.data import Batches, Position, Windows, check_enough, load_text
+from jobs import text as text_module
+from jobs.data import Batches, Position, Windows
 from jobs.errors import DataError
+from jobs.text import check_enough, load_text
 
 CONTEXT = 4
 
@@ -153,7 +155,7 @@ def test_more_than_memory_should_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x").write_bytes(bytes(2 << 20))
-    monkeypatch.setattr(data, "MAX_TEXT_BYTES", 1 << 20)
+    monkeypatch.setattr(text_module, "MAX_TEXT_BYTES", 1 << 20)
     with pytest.raises(DataError) as caught:
         load_text(str(tmp_path))
     assert_three_parts(caught.value, "more than 1 MiB")
@@ -162,12 +164,11 @@ def test_more_than_memory_should_hold_is_refused(
 def test_too_short_data_says_how_much_is_needed(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(64))
     text = load_text(str(tmp_path / "x"))
-    short = Windows(text.content, CONTEXT)
     with pytest.raises(DataError) as caught:
-        check_enough(short, text, samples_per_step=16, context=CONTEXT)
+        check_enough(text, samples_per_step=16, context=CONTEXT)
     assert_three_parts(caught.value, "64 bytes, 15 windows")
     assert "at least 65 bytes" in str(caught.value)
-    check_enough(Windows(bytes(65), CONTEXT), text, samples_per_step=16, context=CONTEXT)
+    check_enough(replace(text, content=bytes(65)), samples_per_step=16, context=CONTEXT)
 
 
 def test_a_folder_that_cannot_be_looked_into_is_named(
@@ -225,7 +226,7 @@ def test_a_file_without_a_size_is_read_no_further_than_allowed(
             assert size == 101
             return bytes(size)
 
-    monkeypatch.setattr(data, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(text_module, "MAX_TEXT_BYTES", 100)
     monkeypatch.setattr(Path, "open", lambda *_: Endless())
     assert Path("/proc/self/status").stat().st_size == 0
     with pytest.raises(DataError, match="more than 0 MiB"):
@@ -239,7 +240,7 @@ def test_a_folder_is_not_walked_to_its_end_once_it_is_too_much(
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(b"1")
     (tmp_path / "z" / "bad").symlink_to(tmp_path / "gone")  # never reached
-    monkeypatch.setattr(data, "MAX_TEXT_FILES", 2)
+    monkeypatch.setattr(text_module, "MAX_TEXT_FILES", 2)
     with pytest.raises(DataError, match="more than 2 files"):
         load_text(str(tmp_path))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from jobs import data
-from jobs.data import load_data, load_text
 from jobs.errors import DataError
 from jobs.spec import DataSpec
+from jobs.text import load_data, load_text
 
 
 def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from torch import nn
 from ddp.plan import ReductionPlan
 from ddp.reference import Reference
 from jobs.argument import RankArgument
-from jobs.data import Batches, Windows, load_data
+from jobs.data import Batches, Windows
 from jobs.models import build_model
 from jobs.optimizers import build_optimizer
 from jobs.records import RankRecords
+from jobs.text import load_data
 from tests.jobs.models.samples import EXAMPLE
 from tests.jobs.ranks import RunRanks, arguments, assert_finished, final_sums, records
 

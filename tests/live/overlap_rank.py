@@ -17,13 +17,14 @@ from torch import Tensor
 
 from ddp import DistributedDataParallel, Fabric
 from jobs.argument import RankArgument
-from jobs.data import Batches, Windows, load_data
+from jobs.data import Batches, Windows
 from jobs.models import build_model
 from jobs.optimizers import build_optimizer
 from jobs.pace import Pace
 from jobs.phases import NicCounters
 from jobs.records import RecordWriter
 from jobs.rendezvous import rendezvous
+from jobs.text import load_data
 from jobs.train import Trainer
 
 VARIANTS = ("overlap", "after")

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 
 from jobs.argument import RankArgument
-from jobs.data import Windows, load_data
+from jobs.data import Windows
 from jobs.events import Events
 from jobs.phases import NicCounters
 from jobs.rendezvous import rendezvous
 from jobs.spec import JobSpec
+from jobs.text import load_data
 from jobs.worker import ready_to_train
 
 BASELINE_STEPS = 2
