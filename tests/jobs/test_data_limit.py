@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import data
+from jobs import text as text_module
 from jobs.errors import DataError
 from jobs.spec import DataSpec
 from jobs.text import load_data, load_text
@@ -31,7 +31,7 @@ def test_a_limit_makes_room_for_what_is_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x").write_bytes(bytes(2 << 20))
-    monkeypatch.setattr(data, "MAX_TEXT_BYTES", 1 << 20)
+    monkeypatch.setattr(text_module, "MAX_TEXT_BYTES", 1 << 20)
     assert len(load_text(str(tmp_path), 1 << 20).content) == 1 << 20
     with pytest.raises(DataError, match=r"more than 1 MiB.*set data\.limit_bytes"):
         load_text(str(tmp_path), (1 << 20) + 1)
