@@ -63,6 +63,27 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Inside, stop signals wait; processes that are started there inherit that.
+
+    Blocking alone would not do: another thread of ours hears a signal for the main one.
+    """
+    come: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    main = threading.current_thread() is threading.main_thread()
+    heard = [each for each in STOP_SIGNALS if main and signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda number, _: come.append(number)) for each in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if come:
+            signal.raise_signal(come[0])
+
+
 class StopRequest:
     """A stop signal that came, and whom to tell about it."""
 

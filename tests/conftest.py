@@ -90,6 +90,8 @@ REASONS: Mapping[str, Callable[[], str | None]] = {
 
 
 LIVE = "tests/live/"
+MAY_SKIP = pytest.StashKey[bool]()
+"""Of a test that lacks something which is not required, though something else that it needs is."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,8 +107,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker, reason in REASONS.items():
+    required = _required()
+    for marker, reason in sorted(REASONS.items(), key=lambda each: each[0] not in required):
         if item.get_closest_marker(marker) is not None and (why := reason()):
+            item.stash[MAY_SKIP] = marker not in required
             pytest.skip(f"{marker}: {why}")
 
 
@@ -116,7 +120,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     needed = [name for name in _required() if item.get_closest_marker(name) is not None]
-    if report.skipped and needed and not hasattr(report, "wasxfail"):
+    allowed = item.stash.get(MAY_SKIP, False)
+    if report.skipped and needed and not allowed and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{REQUIRE} forbids to skip this test: {report.longrepr}"
     return report

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from jobs.stopping import STOP_SIGNALS
+from jobs.stopping import held_back
 
 NUM_RANKS = 4
 LIMIT_S = 100.0
@@ -64,11 +64,9 @@ def ask(questions: Sequence[Question], num_ranks: int = NUM_RANKS) -> Iterator[I
 def _processes(
     folder: Path, questions: Sequence[Question], num_ranks: int
 ) -> Iterator[Sequence[BaseProcess]]:
-    # stop signals wait until all processes are known; these inherit that, and leave SIGINT to us
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     processes: Sequence[BaseProcess] = ()
     try:
-        try:
+        with held_back():  # until all processes are known; these inherit it, and leave SIGINT to us
             processes = start_processes(  # type: ignore[no-untyped-call]
                 _rank,
                 (folder, questions, num_ranks, os.getpid()),
@@ -77,8 +75,6 @@ def _processes(
                 daemon=True,
                 start_method=START_METHOD,
             ).processes
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield processes
     finally:
         for process in processes:

@@ -23,6 +23,11 @@ def test_skips_by_itself():
 def test_of_another_kind():
     pytest.skip("no ray here")
 
+@pytest.mark.netns
+@pytest.mark.prometheus
+def test_of_two_kinds():
+    pass
+
 def test_plain():
     pass
 """
@@ -34,7 +39,14 @@ def outcome(tmp_path: Path, require: str, refused: bool) -> tuple[int, str]:
     for name in ("unshare", "nsenter", "ip", "tc"):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho refused >&2\nexit {int(refused)}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=netns\nray"]
+    options = [
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "markers=netns\nray\nprometheus",
+    ]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, *options, str(tmp_path)],
         cwd=tmp_path,
@@ -43,6 +55,7 @@ def outcome(tmp_path: Path, require: str, refused: bool) -> tuple[int, str]:
             "PYTHONPATH": str(ROOT),
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
             "DDPLAB_REQUIRE": require,
+            "DDPLAB_PROMETHEUS": f"{tmp_path}/none",
         },
         capture_output=True,
         text=True,
@@ -54,10 +67,11 @@ def outcome(tmp_path: Path, require: str, refused: bool) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("require", "refused", "summary"),
     [
-        ("", True, "1 passed, 3 skipped"),
-        ("netns", False, "1 failed, 2 passed, 1 skipped"),
-        ("netns", True, "1 passed, 1 skipped, 2 errors"),
-        ("netns,ray", True, "1 failed, 1 passed, 2 errors"),
+        ("", True, "1 passed, 4 skipped"),
+        ("netns", False, "1 failed, 2 passed, 2 skipped"),
+        ("netns", True, "1 passed, 1 skipped, 3 errors"),
+        ("netns,ray", True, "1 failed, 1 passed, 3 errors"),
+        ("netns,prometheus", False, "1 failed, 2 passed, 1 skipped, 1 error"),
     ],
 )
 def test_a_required_skip_fails(tmp_path: Path, require: str, refused: bool, summary: str) -> None:

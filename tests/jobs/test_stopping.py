@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import cluster.lab
 from cluster.errors import NoLab
 from jobs.progress import PhaseProgress
 from jobs.report import terminal
+from jobs.stopping import Stopped, held_back, raising_stop_signals
 from tests.jobs.command import call, valid
 from tests.jobs.test_launch import Notes, job, run_it
 
@@ -62,6 +65,26 @@ def test_a_stop_signal_ends_a_verb_in_order_and_in_words(
     assert signal.getsignal(number) == before
     code, out, _ = call(capsys, "run", "hier", "--json")
     assert (code, valid(out, "error")["error"]["kind"]) == (130, "stopped")
+
+
+def test_a_signal_that_is_held_back_comes_afterwards_whoever_hears_it() -> None:
+    """A second thread, whose signals are not blocked, hears it for the main one."""
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    done: list[str] = []
+    try:
+        with raising_stop_signals(), pytest.raises(Stopped, match="SIGTERM"):
+            with held_back():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.1)
+                done.append("inside")
+            done.append("after")
+    finally:
+        over.set()
+        other.join()
+    assert done == ["inside"]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
 def test_a_stop_signal_that_is_ignored_stays_ignored(

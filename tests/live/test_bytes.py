@@ -26,7 +26,7 @@ SIZE = (
     f"train.steps={STEPS}",
     f"train.warmup_steps={WARMUP}",
 )
-HEADERS = 1.06  # what the kernel counts beyond payload: Ethernet, IP, TCP, acknowledgements
+HEADERS = 1.08  # what the kernel counts beyond payload: Ethernet, IP, TCP, acknowledgements
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ The disk is a small tmpfs of this test's own, in a mount namespace of its own.
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,11 +43,12 @@ main(["run", "job.yaml"])
 
 
 @pytest.mark.parametrize(
-    ("size", "file", "removed"), [("4k", "run.json", 0), ("16k", "summary.json", 1)]
+    ("size", "file", "removed"), [("4k", r"run\.json", 0), ("24k", r"(run|summary)\.json", 1)]
 )
 def test_a_full_disk_is_told_and_can_be_cleaned(
     tmp_path: Path, size: str, file: str, removed: int
 ) -> None:
+    """The larger one has room for a run's first files, not for what is written as it goes on."""
     for name in ("state", "runs"):
         (tmp_path / name).mkdir(mode=0o700)
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
@@ -61,7 +63,7 @@ def test_a_full_disk_is_told_and_can_be_cleaned(
         timeout=60,
         check=False,
     )
-    assert f"{file}: No space left on device" in done.stderr, done.stderr
+    assert re.search(f"{file}: No space left on device", done.stderr), done.stderr
     assert "fix     make room on this disk: make runs-clean KEEP=10" in done.stderr
     assert "Traceback" not in done.stderr
     assert "code 1\n" in done.stdout

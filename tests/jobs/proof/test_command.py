@@ -83,8 +83,8 @@ def test_a_signal_ends_it_with_all_its_ranks(
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     out, err = process.communicate()
     wait_until(lambda: marked(tmp_path) == [])  # one that is importing torch sees it afterwards
-    assert "Traceback" not in out + err
-    if number != signal.SIGKILL:
+    if number != signal.SIGKILL:  # after which nobody tells a process that just begins
+        assert "Traceback" not in out + err
         who = "you" if number == signal.SIGINT else number.name
         assert (process.returncode, err.strip()) == (130, f"ddplab: stopped by {who}")
         assert list((tmp_path / "an odd name").iterdir()) == []
