@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def _processes(
     folder: Path, questions: Sequence[Question], num_ranks: int
 ) -> Iterator[Sequence[BaseProcess]]:
     processes: Sequence[BaseProcess] = ()
+    resource_tracker.ensure_running()  # to begin with: when it starts it unblocks signals
     try:
         with held_back():  # until all processes are known; these inherit it, and leave SIGINT to us
             processes = start_processes(  # type: ignore[no-untyped-call]
