@@ -8,8 +8,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 import pytest
 
@@ -98,6 +99,18 @@ MAY_SKIP = pytest.StashKey[bool]()
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: live tests wait for a third of their time."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.fixture(autouse=True)
+def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test imported from a folder of its own is not another test's."""
+    path, before = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    folder = f"{tmp_path_factory.getbasetemp()}{os.sep}"
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.hookimpl(tryfirst=True)

