@@ -95,12 +95,6 @@ MAY_SKIP = pytest.StashKey[bool]()
 """Of a test that lacks something which is not required, though something else that it needs is."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: live tests wait for a third of their time."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
 @pytest.fixture(autouse=True)
 def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What a test imported from a folder of its own is not another test's."""

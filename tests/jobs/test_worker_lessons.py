@@ -1,6 +1,7 @@
 """Whole ranks over loopback that do what lessons are about: what each leaves in its records."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_without_no_sync_each_micro_step_is_reduced(run_ranks: RunRanks, tmp_pat
 def test_a_barrier_keeps_ranks_together_and_replicas_apart(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:
-    inject = "inject={phase: optimizer, ms: 20, rank: 1}"
+    inject = "inject={phase: optimizer, ms: 100, rank: 1}"
     asked = arguments(tmp_path / "run", "barrier-only", "model.layers=1", "model.width=32", inject)
     assert_finished(run_ranks(asked))
     first, second = records(tmp_path / "run")
@@ -50,7 +51,7 @@ def test_a_barrier_keeps_ranks_together_and_replicas_apart(
         assert one.bytes == other.bytes == 0
         # the earlier waits until the later has come
         assert min(one.end_ns, other.end_ns) >= max(one.start_ns, other.start_ns)
-        assert waiting.comm_exposed_s >= 0.015
+    assert median(step.comm_exposed_s for step in first.steps[1:]) > 0.05
     for rank in (first, second):
         alone = [bucket for entry in rank.baseline for bucket in entry.record.buckets]
         assert alone and all(bucket.bytes > 0 for bucket in alone)
