@@ -156,14 +156,11 @@ def job_name(algorithm: str) -> str:
     return re.sub("[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "own"
 
 
-def is_priced(algorithm: str) -> bool:
-    """Whether what a plan sends can be told beforehand: not of a hook."""
-    return is_known(algorithm)
-
-
 def can_price(plan: Mapping[str, Any]) -> bool:
-    """The same of a plan's JSON, afterwards: code of the user's own may have changed since."""
+    """Whether what a plan, as JSON, sends can be told: not of a hook, nor where code of the user's
+    own has changed since.
+    """
     try:
-        return is_priced(plan["algorithm"]) and find_algorithm(plan["algorithm"]) is not None
+        return is_known(plan["algorithm"]) and find_algorithm(plan["algorithm"]) is not None
     except DdpError:
         return False

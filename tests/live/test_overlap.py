@@ -61,16 +61,13 @@ def steps(ranks: list[RankRecords]) -> Iterator[tuple[StepRecord, int]]:
 def test_the_first_buckets_are_reduced_before_the_last_gradient_is_there(
     measured: Measured,
 ) -> None:
-    """On every rank; the kernel has counted the bytes by then, too. A busy machine may hold up
-    one step in five.
-    """
-    early = []
+    """At every step, on every rank; the kernel has counted the bytes by then, too."""
     for record, early_bytes in steps(measured.overlap):
         first, *_, last = record.buckets
         assert len(record.buckets) >= 4
+        assert first.end_ns < last.ready_ns
         # a node receives 2(M-1)/M of a bucket, here once its size, and more with headers
-        early.append(first.end_ns < last.ready_ns and early_bytes >= first.bytes)
-    assert sum(early) >= 0.8 * len(early)
+        assert early_bytes >= first.bytes
     for record, early_bytes in steps(measured.after):
         (exposed,) = record.exposed
         assert min(bucket.start_ns for bucket in record.buckets) >= exposed[0]

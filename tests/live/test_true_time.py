@@ -17,7 +17,7 @@ from tests.live.turns import run_in_turn
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 DELAY_S = 0.2
-MOST = 0.7 * DELAY_S
+MOST = 0.9 * DELAY_S
 LITTLE = 0.5 * DELAY_S
 PLACES = ("data", "forward", "backward", "optimizer", "bucket, bucket: 0")
 PHASES = ("data_s", "forward_s", "backward_s", "comm_exposed_s", "optimizer_s", "other_s")
@@ -99,10 +99,10 @@ def test_a_slow_rank_is_named_by_the_others_waiting(undisturbed: Steps, tmp_path
     for rank in (0, 1, 3):
         change = moved(undisturbed, disturbed, rank)
         # what a rank waited before is gone: it now waits for rank 2 and for nothing else
-        assert change.pop("comm_exposed_s") > MOST, rank
+        assert change.pop("comm_exposed_s") > 0.7 * DELAY_S, rank
         assert max(change.values()) < LITTLE, (rank, change)
     # three of four ranks wait for the fourth
-    assert summary["comm_seconds"]["straggler_wait"] > 0.75 * MOST
+    assert summary["comm_seconds"]["straggler_wait"] > 0.75 * 0.7 * DELAY_S
     assert "slower rank" in summary["bottleneck"] and "rank 2" in summary["bottleneck"]
 
 
