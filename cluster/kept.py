@@ -41,6 +41,11 @@ class Lab:
             return "probed"
         return "none" if self.changed_at is None else "stale"
 
+    @property
+    def underlay(self) -> "Lab":
+        """See cluster.site.Site: a lab's nodes are its own."""
+        return self
+
 
 def read_lab(directory: LabDirectory) -> Lab:
     """The lab that was kept here and is alive. Raises NoLab; StateRefused where it is spoilt."""

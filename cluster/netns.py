@@ -63,6 +63,14 @@ class NetnsNodes:
         return os.geteuid(), os.getegid()
 
     @property
+    def project(self) -> str:
+        return str(PROJECT)
+
+    @property
+    def shares_files(self) -> bool:
+        return True
+
+    @property
     def monitoring(self) -> None:
         return None  # what watches is containers
 

@@ -92,6 +92,14 @@ class Nodes(Protocol):
     def user(self) -> tuple[int, int]:
         """The user and group that programs in the nodes run as, as this machine numbers them."""
 
+    @property
+    def project(self) -> str | None:
+        """The folder in which programs in the nodes run; None: each node has one of its own."""
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether a path names the same file here and in every node."""
+
     def list(self) -> tuple[Node, ...]:
         """All nodes, by number."""
 

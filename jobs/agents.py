@@ -45,7 +45,7 @@ class Agents:
         used: Sequence[Node],
         preload: Sequence[str],
         environment: Mapping[str, str],
-        cwd: str,
+        cwd: str | None,
     ) -> None:
         self._nodes = nodes
         self._preload = preload

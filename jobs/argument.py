@@ -18,8 +18,8 @@ class NodeRates(StrictModel):
 class RankArgument(StrictModel):
     """Everything a rank needs to know besides what it measures itself."""
 
-    run_dir: str
-    """The run folder, where this rank writes its records."""
+    run_dir: str | None
+    """The run folder, where this rank writes its records; None: it sends them to its launcher."""
     run_id: str
     """The run's name."""
     job: JobSpec

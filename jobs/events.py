@@ -1,7 +1,11 @@
-"""What a rank tells its launcher while it runs: one JSON object a line, on a pipe it was given."""
+"""What a rank tells its launcher while it runs: one JSON object a line, on a pipe it was given.
+
+Where launcher and rank share no files, what the rank records goes the same way.
+"""
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 EVENTS_FD = "DDPLAB_EVENTS_FD"
@@ -44,11 +48,18 @@ class Events:
     def finished(self, params_sha256: str, steps: int) -> None:
         self._send("finished", params_sha256=params_sha256, steps=steps)
 
+    def record(self, line: str) -> None:
+        """A line of this rank's records."""
+        self._send("record", line=line)
+
+    def prediction(self, document: Mapping[str, Any]) -> None:
+        """What prediction.json is to hold."""
+        self._send("prediction", document=document)
+
     def _send(self, kind: str, **content: Any) -> None:
         if self._fd is None:
             return
-        line = (
-            json.dumps({"kind": kind, "job": self._job, **content}, allow_nan=False).encode()
-            + b"\n"
-        )
-        os.write(self._fd, line)  # shorter than a pipe's atomic write, so never torn
+        message = {"kind": kind, "job": self._job, **content}
+        rest = json.dumps(message, allow_nan=False).encode() + b"\n"
+        while rest:  # nobody else writes to this pipe, so that a long line is not torn
+            rest = rest[os.write(self._fd, rest) :]

@@ -28,9 +28,11 @@ done
 
 def require_seen(nodes: Nodes, runs: Path, jobs: Iterable[JobSpec]) -> None:
     """Raises HostError or LaunchError where programs in the nodes lack what these jobs need."""
-    runs = runs.resolve()  # under this name ranks write to it
-    nodes.require_visible(runs, writable=True)
-    named = [PROJECT, *dict.fromkeys(_named_files(jobs))]
+    named = list(dict.fromkeys(_named_files(jobs)))
+    if nodes.shares_files:
+        runs = runs.resolve()  # under this name ranks write to it
+        nodes.require_visible(runs, writable=True)
+        named.insert(0, PROJECT)
     for path in named:
         nodes.require_visible(path)
     if nodes.user[0] != os.geteuid():
@@ -39,7 +41,7 @@ def require_seen(nodes: Nodes, runs: Path, jobs: Iterable[JobSpec]) -> None:
 
 def hand_over(folder: RunFolder, nodes: Nodes) -> None:
     """Lets ranks write into a run's folder, where they run as somebody else than we do."""
-    if nodes.user[0] != os.geteuid():
+    if nodes.shares_files and nodes.user[0] != os.geteuid():
         os.chown(folder.path, *nodes.user)
 
 

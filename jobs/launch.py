@@ -14,24 +14,23 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
-from cluster.held import require_limited
-from cluster.lab import Lab, how_it_ended, in_use
 from cluster.linklog import LinkChange
-from cluster.state import Use
+from cluster.site import Site
 from cluster.units import format_rate
 from jobs.agents import Agents
 from jobs.conclude import RunResult, conclude
-from jobs.errors import JobError, LaunchError, RecordsError, RunFailed
+from jobs.delivery import Delivery
+from jobs.errors import JobError, LaunchError, RecordsError
 from jobs.handover import hand_over, require_seen
-from jobs.linkchanges import LinkChanges
 from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links, preloads
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
-from jobs.runinfo import PROJECT, cores_for, describe_run
+from jobs.runinfo import cores_for, describe_run
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
+from jobs.underlay import Underlay, underlay_of
 from jobs.watch import Watch
 
 AGREED = ("plan", "plan_sha256", "data", "model_file", "algorithm_file", "hook_file")
@@ -67,6 +66,8 @@ class Part:
     plan: RankPlan
     folder: RunFolder
     run: dict[str, Any]
+    run_dir: str | None
+    """The folder as ranks see it; None where they do not."""
 
 
 @dataclass(frozen=True)
@@ -86,44 +87,44 @@ class Task:
 
 
 def launch(
-    job: JobSpec, lab: Lab, runs: Path, observer: Observer, program: Program = TRAINING
+    job: JobSpec, site: Site, runs: Path, observer: Observer, program: Program = TRAINING
 ) -> RunResult:
     """Runs the job to its end, whatever end that is; a failure is in the result, not raised.
 
-    Raises JobError or ClusterError when there is nothing to keep: the job does not fit the lab, or
+    Raises JobError or ClusterError when there is nothing to keep: the job does not fit the site, or
     no run folder can be made.
     """
     alone = Task(program, f"run of {job.name}", [job.name], {}, lambda argument, _: argument)
-    (result,) = run_ranks([plan_ranks(job, lab)], alone, lab, runs, observer)
+    (result,) = run_ranks([plan_ranks(job, site)], alone, site, runs, observer)
     return result
 
 
 def run_ranks(
-    plans: Sequence[RankPlan], task: Task, lab: Lab, runs: Path, observer: Observer
+    plans: Sequence[RankPlan], task: Task, site: Site, runs: Path, observer: Observer
 ) -> list[RunResult]:
     """Runs several jobs with one set of ranks to their end, as `launch` runs one.
 
     All `plans` put the same rank on the same node. One failure is the end, and the error, of all.
     """
-    require_seen(lab.nodes, runs, [plan.job for plan in plans])
+    require_seen(site.nodes, runs, [plan.job for plan in plans])
     with (
         stop_signals() as stop,
-        in_use(lab, task.what) as use,
+        underlay_of(site, task.what) as underlay,
         ExitStack() as stack,
     ):
         now = datetime.now().astimezone()
         parts = [
-            stack.enter_context(_part(plan, label, task.about, lab, runs, now))
+            stack.enter_context(_part(plan, label, task.about, site, runs, now))
             for plan, label in zip(plans, task.labels, strict=True)
         ]
-        use.tell(f"run {parts[0].folder.run_id}" if len(parts) == 1 else task.what)
+        underlay.tell(f"run {parts[0].folder.run_id}" if len(parts) == 1 else task.what)
         for part in parts:
             observer.begin(part.folder, part.run)
-        ranks = RankSet(parts, task, lab, use, observer)
+        ranks = RankSet(parts, task, site, underlay, observer)
         try:
             error = ranks.follow(stop)
         except (ClusterError, RecordsError) as exc:
-            error = ranks.lab_end() or LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
+            error = underlay.end() or LaunchError(exc.message, exc.rule, exc.fix, seen=exc.seen)
         except OSError as exc:  # without a name it is our output: the terminal is gone, say
             where = exc.filename or "standard output"
             error = stop.error or LaunchError(f"{where}: {exc.strerror}")
@@ -140,31 +141,32 @@ def run_ranks(
 
 @contextmanager
 def _part(
-    plan: RankPlan, label: str, about: Mapping[str, Any], lab: Lab, runs: Path, now: datetime
+    plan: RankPlan, label: str, about: Mapping[str, Any], site: Site, runs: Path, now: datetime
 ) -> Iterator[Part]:
-    rate = format_rate(lab.spec.links.inter_node.rate_bits_per_s)
-    name = run_name(label, f"{lab.spec.nodes}x{lab.spec.ranks_per_node}", rate, now)
+    rate = format_rate(site.spec.links.inter_node.rate_bits_per_s)
+    name = run_name(label, f"{site.spec.nodes}x{site.spec.ranks_per_node}", rate, now)
 
     def describe(run_id: str) -> Mapping[str, Any]:
-        return {**describe_run(run_id, lab, plan, now), **about}
+        return {**describe_run(run_id, site, plan, now), **about}
 
     with create_run(runs, name, describe) as folder:
-        hand_over(folder, lab.nodes)
-        yield Part(plan, folder, folder.read("run.json") or {})
+        hand_over(folder, site.nodes)
+        run_dir = str(folder.path.resolve()) if site.nodes.shares_files else None
+        yield Part(plan, folder, folder.read("run.json") or {}, run_dir)
 
 
-def plan_ranks(job: JobSpec, lab: Lab) -> RankPlan:
-    """Which rank runs where. Raises JobSpecError where the job does not fit the lab."""
-    spec = lab.spec
+def plan_ranks(job: JobSpec, site: Site) -> RankPlan:
+    """Which rank runs where. Raises JobSpecError where the job does not fit the site."""
+    spec = site.spec
     places = node_of(job.placement, spec.nodes, spec.ranks_per_node)
-    nodes = lab.nodes.list()
+    nodes = site.nodes.list()
     return RankPlan(
         job=job,
         node_of=places,
         nodes=nodes,
         nproc_per_node=spec.ranks_per_node,
         threads=choose_threads(os.environ, cores_for(spec), len(places)),
-        links=measured_links(lab.probe.to_json() if lab.probe else None, nodes),
+        links=measured_links(site.probe.to_json() if site.probe else None, nodes),
     )
 
 
@@ -174,8 +176,8 @@ class RankSet:
 
     parts: Sequence[Part]
     task: Task
-    lab: Lab
-    use: Use
+    site: Site
+    underlay: Underlay
     observer: Observer
 
     @property
@@ -194,44 +196,37 @@ class RankSet:
             job_names=[part.plan.job.name for part in self.parts],
         )
         agents = Agents(
-            self.lab.nodes,
+            self.site.nodes,
             plan.used_nodes,
             preloads(self.task.program, [part.plan.job for part in self.parts]),
             plan.threads.environment(),
-            cwd=str(PROJECT),
+            cwd=self.site.nodes.project,
         )
         with ExitStack() as stack:
             logs = [
                 [stack.enter_context(_log_file(part, rank).open("wb")) for part in self.parts]
                 for rank in range(len(plan.node_of))
             ]
+            delivery = stack.enter_context(Delivery([part.folder for part in self.parts]))
             stack.enter_context(agents)
             stop.tell(lambda name: agents.put(0, {"event": "stop", "signal": name}))
             self._note_nodes()
-            self._loop(agents, watch, logs)
-            return watch.cause(self.lab_end() if watch.lost_nodes() else None)
+            self._loop(agents, watch, logs, delivery)
+            return watch.cause(self.underlay.end() if watch.lost_nodes() else None)
 
-    def lab_end(self) -> JobError | None:
-        """Where the lab is no longer there: how it ended."""
-        if self.use.lab_taken_down:
-            return RunFailed("the lab was taken down while the job ran", fix="make cluster-up")
-        ending = how_it_ended(self.lab)
-        if ending is None:
-            return None
-        return RunFailed(
-            f"the lab is gone: {ending}",
-            rule="a lab ends with any part of it, and every node and rank with it",
-            fix="make cluster-up",
-        )
-
-    def _loop(self, agents: Agents, watch: Watch, logs: Sequence[Sequence[IO[bytes]]]) -> None:
-        changes = LinkChanges(self.lab)
+    def _loop(
+        self,
+        agents: Agents,
+        watch: Watch,
+        logs: Sequence[Sequence[IO[bytes]]],
+        delivery: Delivery,
+    ) -> None:
         waiting = {node.index for node in self.plan.used_nodes}
         while not watch.ended(now_s := time.monotonic()):
             event = agents.next_event(min(TICK_S, watch.wait_s(now_s)))
             if time.monotonic() - now_s > SLEPT_S:  # as after Ctrl-Z and fg
                 watch.slept(time.monotonic() - now_s)
-            for change in changes.keep((part.folder, part.run) for part in self.parts):
+            for change in self.underlay.changes((part.folder, part.run) for part in self.parts):
                 self.observer.links_changed(change)
             if event is None:
                 self.observer.tick(time.monotonic())
@@ -241,6 +236,8 @@ class RankSet:
                 for log in logs[int(content["rank"])]:
                     log.write(str(content["line"]).encode() + b"\n")
                     log.flush()
+            elif content["event"] == "message":
+                delivery.take(int(content["rank"]), content["data"])
             progress = watch.take(node, content, time.monotonic())
             if progress:
                 self._progress(progress)
@@ -251,7 +248,7 @@ class RankSet:
     def _start(self, agents: Agents, watch: Watch) -> None:
         folder = self.parts[0].folder
         orders = self.plan.start_orders(
-            self.task.program.target, str(folder.path.resolve()), folder.run_id, watch.ready
+            self.task.program.target, self.parts[0].run_dir, folder.run_id, watch.ready
         )
         for node, order in orders.items():
             for rank in order["ranks"]:
@@ -271,8 +268,8 @@ class RankSet:
 
     def _note_nodes(self) -> None:
         """While the agents import torch: what each node says about itself, and what limits it."""
-        require_limited(self.lab)
-        facts = {node.name: self.lab.nodes.facts(node).to_json() for node in self.plan.used_nodes}
+        self.underlay.require_limited()
+        facts = {node.name: self.site.nodes.facts(node).to_json() for node in self.plan.used_nodes}
         for part in self.parts:
             part.run["nodes"] = facts
             part.folder.write("run.json", part.run)

@@ -6,7 +6,7 @@ calibration, computing from the first steps without network. Nothing of it is a 
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddp.calibrate import Calibration  # needs torch; whoever prices a run again does not
     from jobs.sections import DdpSpec
 
+PREDICTION = "prediction.json"
 UNLIMITED = float("inf")
 GLOO_SEGMENTS = 2  # so many parts of a buffer are in flight in gloo's own ring
 
@@ -184,17 +185,16 @@ def why_unpredicted(spec: "DdpSpec", plan: ReductionPlan | None) -> str:
     return "torch's class makes its buckets in two steps, and train.warmup_steps is fewer"
 
 
-def write_prediction(
-    run_dir: Path,
+def prediction_document(
     prediction: dict[str, Any] | str,
     compute: Compute,
     links: Sequence[NodeRates] | None,
     calibration: "Calibration | None",
-) -> None:
-    """Writes prediction.json, whole or not at all. Without a prediction it tells why."""
+) -> dict[str, Any]:
+    """What prediction.json holds. Without a prediction it tells why."""
     if isinstance(prediction, str):
         prediction = {"step_seconds": None, "comm_seconds": None, "reason": prediction}
-    document = {
+    return {
         "schema": 1,
         **prediction,
         "inputs": {
@@ -203,7 +203,11 @@ def write_prediction(
             "calibration": asdict(calibration) if calibration else None,
         },
     }
-    path = run_dir / "prediction.json"
+
+
+def write_prediction(run_dir: Path, document: Mapping[str, Any]) -> None:
+    """Writes prediction.json, whole or not at all."""
+    path = run_dir / PREDICTION
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:
         json.dump(document, file, indent=1, allow_nan=False)

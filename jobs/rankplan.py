@@ -57,7 +57,7 @@ class RankPlan:
         return tuple(node for node in self.nodes if node.index in self.node_of)
 
     def start_orders(
-        self, target: str, run_dir: str, run_id: str, ready: Mapping[int, Mapping[str, Any]]
+        self, target: str, run_dir: str | None, run_id: str, ready: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, dict[str, Any]]:
         """The order for each node's agent; `ready[node]` is what its agent said of itself."""
         first = self.node_of[0]

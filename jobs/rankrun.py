@@ -21,6 +21,7 @@ from jobs.predict import (
     Compute,
     ComputeStep,
     predict,
+    prediction_document,
     priced_fabric,
     slowest_rank,
     why_unpredicted,
@@ -130,7 +131,11 @@ class RankRun:
             prediction = predict(plan, fabric, compute, overlap=spec.overlap, barrier=barrier)
         else:
             prediction = why_unpredicted(spec, plan)
-        write_prediction(Path(told.run_dir), prediction, compute, told.links, costs)
+        document = prediction_document(prediction, compute, told.links, costs)
+        if told.run_dir is None:
+            self.events.prediction(document)
+        else:
+            write_prediction(Path(told.run_dir), document)
 
     def finish(self) -> None:
         """What the rank ended with; all ranks end together."""

@@ -6,7 +6,8 @@ from them (summary does). Only appends, so a killed run keeps every line that wa
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -91,11 +92,10 @@ def records_path(run_dir: Path, rank: int) -> Path:
     return run_dir / f"rank{rank}.jsonl"
 
 
-class RecordWriter:
-    """Appends the lines of one rank; each is flushed, so that a reader sees only whole lines."""
+class RecordFile:
+    """The file of one rank's records. Raises RecordsError where it is there, or cannot be made."""
 
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        path = records_path(run_dir, rank)
+    def __init__(self, path: Path) -> None:
         try:
             self._file = path.open("xb", buffering=0)
         except OSError as exc:
@@ -115,6 +115,26 @@ class RecordWriter:
         trace: TracebackType | None,
     ) -> None:
         self._file.close()
+
+    def write(self, line: bytes) -> None:
+        """Appends one line; its newline is ours. Raises RecordsError where the disk is full."""
+        rest = line + b"\n"
+        try:
+            while rest:  # a disk that is nearly full takes a part without complaint
+                rest = rest[self._file.write(rest) :]
+        except OSError as exc:
+            raise RecordsError(
+                f"{self._file.name}: {exc.strerror}",
+                rule="every step is written down",
+                fix="make room on the disk that holds the runs: make runs-clean KEEP=5",
+            ) from exc
+
+
+class RecordWriter:
+    """Makes the lines of one rank, and hands each to `write` at once, without a newline."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write_line = write
 
     def header(self, facts: Mapping[str, Any]) -> None:
         """The first line: who writes, and the one wall-clock anchor of all its times."""
@@ -136,16 +156,14 @@ class RecordWriter:
 
     def _write(self, kind: str, content: Mapping[str, Any]) -> None:
         line = json.dumps({"kind": kind, **content}, allow_nan=False, separators=(",", ":"))
-        rest = line.encode() + b"\n"
-        try:
-            while rest:  # a disk that is nearly full takes a part without complaint
-                rest = rest[self._file.write(rest) :]
-        except OSError as exc:
-            raise RecordsError(
-                f"{self._file.name}: {exc.strerror}",
-                rule="every step is written down",
-                fix="make room on the disk that holds the runs: make runs-clean KEEP=5",
-            ) from exc
+        self._write_line(line.encode())
+
+
+@contextmanager
+def file_writer(run_dir: Path, rank: int) -> Iterator[RecordWriter]:
+    """A writer into the rank's own file; readers see whole lines. Raises RecordsError."""
+    with RecordFile(records_path(run_dir, rank)) as file:
+        yield RecordWriter(file.write)
 
 
 class RecordReader:

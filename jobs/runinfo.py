@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cluster.lab import Lab
+from cluster.site import Site
 from cluster.spec import ClusterSpec
 from jobs.rankplan import RankPlan
 
@@ -32,14 +32,14 @@ def shared_cores(cores: int, cpus_a_node: float | None, num_nodes: int) -> int:
     return cores if cpus_a_node is None else max(1, min(cores, int(cpus_a_node * num_nodes)))
 
 
-def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
+def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
     """run.json as it is before the ranks have agreed on a plan, and told what they train on."""
     return {
         "schema": SCHEMA,
         "run_id": run_id,
         "created_at": created_at.isoformat(timespec="milliseconds"),
         "job": plan.job.model_dump(mode="json"),
-        "lab": _lab(lab),
+        "lab": _lab(site),
         "nnodes": len(plan.nodes),
         "nproc_per_node": plan.nproc_per_node,
         "world_size": len(plan.node_of),
@@ -48,7 +48,7 @@ def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) ->
             "per_rank": plan.threads.per_rank,
             "set_by_user": plan.threads.set_by_user,
         },
-        "probe": lab.probe.to_json() if lab.probe else None,
+        "probe": site.probe.to_json() if site.probe else None,
         "link_changes": [],
         "plan": None,
         "plan_sha256": None,
@@ -63,23 +63,23 @@ def describe_run(run_id: str, lab: Lab, plan: RankPlan, created_at: datetime) ->
     }
 
 
-def _lab(lab: Lab) -> dict[str, Any]:
+def _lab(site: Site) -> dict[str, Any]:
     return {
-        "name": lab.name,
-        "backend": lab.backend,
-        "underlay": lab.backend,
-        "created_at": lab.created_at,
-        "cluster": lab.spec.to_dict(),
+        "name": site.name,
+        "backend": site.backend,
+        "underlay": site.underlay.backend if site.underlay else None,
+        "created_at": site.created_at,
+        "cluster": site.spec.to_dict(),
         "nodes": [
             {
                 "name": node.name,
                 "index": node.index,
                 "address": node.address,
                 "interface": node.interface,
-                "rate_bits_per_s": lab.spec.links_of(node.name).inter_node.rate_bits_per_s,
-                "intra_rate_bits_per_s": lab.spec.links_of(node.name).intra_node.rate_bits_per_s,
+                "rate_bits_per_s": site.spec.links_of(node.name).inter_node.rate_bits_per_s,
+                "intra_rate_bits_per_s": site.spec.links_of(node.name).intra_node.rate_bits_per_s,
             }
-            for node in lab.nodes.list()
+            for node in site.nodes.list()
         ],
     }
 

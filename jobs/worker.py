@@ -27,7 +27,7 @@ from jobs.inject import Delay, check_place
 from jobs.models import build_model
 from jobs.owncode import algorithm_file
 from jobs.rankrun import RankRun
-from jobs.records import RecordWriter
+from jobs.records import RecordWriter, file_writer
 from jobs.rendezvous import rendezvous
 from jobs.text import Text, check_enough, load_data
 from jobs.wrapping import make_trainer, paced, told_in_words, wrapped
@@ -88,12 +88,22 @@ def train_job(
 
 
 @contextmanager
+def _writer(told: RankArgument, events: Events) -> Iterator[RecordWriter]:
+    """Into the run folder where this rank sees it, else to its launcher."""
+    if told.run_dir is None:
+        yield RecordWriter(lambda line: events.record(line.decode()))
+        return
+    with file_writer(Path(told.run_dir), told.rank) as writer:
+        yield writer
+
+
+@contextmanager
 def ready_to_train(
     told: RankArgument, text: Text, windows: Windows, store: Store, events: Events
 ) -> Iterator[RankRun]:
     """A job that is set up on every rank; several may be at once, and then take turns."""
     job = told.job
-    with RecordWriter(Path(told.run_dir), told.rank) as writer:
+    with _writer(told, events) as writer:
         agree_on_data(told, store, text.sha256)
         model = agree_on_model(told, store, lambda: build_model(job.model, job.train.seed))
         hook = agree_on_hook(told, store)

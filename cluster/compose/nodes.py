@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from cluster.compose.bringing import Brought, bring
 from cluster.compose.devices import NOTE_HELD, side_device
-from cluster.compose.file import BY_HAND
+from cluster.compose.file import BY_HAND, PROJECT
 from cluster.compose.inside import as_root, rank_user, start
 from cluster.compose.monitoring import find_monitoring
 from cluster.compose.project import Project
@@ -47,6 +47,14 @@ class ComposeNodes:
     @property
     def user(self) -> tuple[int, int]:
         return rank_user()
+
+    @property
+    def project(self) -> str:
+        return str(PROJECT)
+
+    @property
+    def shares_files(self) -> bool:
+        return True
 
     @property
     def monitoring(self) -> Monitoring | None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.lab import Lab
+from cluster.site import Site
 from jobs.conclude import RunResult
 from jobs.errors import JobError, JobSpecError
 from jobs.launch import Observer, Part, Task, plan_ranks, run_ranks
@@ -38,7 +38,7 @@ class TurnsResult:
 
 def take_turns(
     jobs: Sequence[JobSpec],
-    lab: Lab,
+    site: Site,
     runs: Path,
     observer: Observer,
     *,
@@ -54,7 +54,7 @@ def take_turns(
     fail with the first cause, which is in the results; what was recorded stays. Raises JobError or
     ClusterError when there is nothing to keep.
     """
-    plans = [plan_ranks(_with_steps(job, rounds * turn_steps), lab) for job in jobs]
+    plans = [plan_ranks(_with_steps(job, rounds * turn_steps), site) for job in jobs]
     _check_places(plans)
     group = group or _new_group(label)
     turns = {"group": group, "rounds": rounds, "steps_per_turn": turn_steps}
@@ -69,7 +69,7 @@ def take_turns(
 
     what = f"{label} of {', '.join(job.name for job in jobs)}"
     task = Task(program, what, [f"{label}-{job.name}" for job in jobs], {"turns": turns}, argument)
-    results = run_ranks(plans, task, lab, runs, observer)
+    results = run_ranks(plans, task, site, runs, observer)
     return TurnsResult(results, group, rounds, turn_steps)
 
 
@@ -84,7 +84,7 @@ def _with_steps(job: JobSpec, steps: int) -> JobSpec:
 
 def _job(part: Part) -> dict[str, Any]:
     return {
-        "run_dir": str(part.folder.path.resolve()),
+        "run_dir": part.run_dir,
         "run_id": part.folder.run_id,
         "job": part.plan.job.model_dump(mode="json"),
     }

@@ -28,8 +28,8 @@ from jobs.wrapping import failing_together
 class TurnJob(StrictModel):
     """One of the jobs that take turns."""
 
-    run_dir: str
-    """Its run folder, where this rank writes its records."""
+    run_dir: str | None
+    """Its run folder, where this rank writes its records; None: it sends them to its launcher."""
     run_id: str
     """The run's name."""
     job: JobSpec

@@ -29,6 +29,14 @@ class Recorder:
         raise NotImplementedError
 
     @property
+    def project(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def shares_files(self) -> bool:
+        return True
+
+    @property
     def monitoring(self) -> Monitoring | None:
         return None
 

@@ -11,6 +11,7 @@ import pytest
 
 import cluster.lab
 import jobs.launch
+import jobs.underlay
 from cluster.errors import HostError
 from cluster.lab import Lab
 from cluster.nodes import Monitoring, Node, NodeFacts, NodeProcess
@@ -45,6 +46,14 @@ class LocalNodes:
     @property
     def user(self) -> tuple[int, int]:
         return os.geteuid(), os.getegid()
+
+    @property
+    def project(self) -> str:
+        return str(ROOT)
+
+    @property
+    def shares_files(self) -> bool:
+        return True
 
     @property
     def monitoring(self) -> Monitoring | None:
@@ -140,9 +149,9 @@ def make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLa
     made: list[LocalNodes] = []
     (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(jobs.launch, "require_limited", lambda _: None)  # there are no links
+    monkeypatch.setattr(jobs.underlay, "require_limited", lambda _: None)  # there are no links
     monkeypatch.setattr(
-        jobs.launch, "how_it_ended", lambda lab: None if lab.nodes.alive else "it has ended"
+        jobs.underlay, "how_it_ended", lambda lab: None if lab.nodes.alive else "it has ended"
     )
 
     def make(nodes: int = 2, ranks_per_node: int = 2, *, probed: bool = True) -> Lab:

@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from ddp.timing import BucketTiming
-from jobs.records import RecordWriter, StepRecord
+from jobs.records import RecordWriter, StepRecord, file_writer
 
 MS = 1_000_000
 STEP_S = 0.01
@@ -24,6 +25,10 @@ BAD_STEP = 2
 
 def tell(**message: Any) -> None:
     os.write(int(os.environ["DDPLAB_EVENTS_FD"]), json.dumps(message).encode() + b"\n")
+
+
+def send(line: bytes) -> None:
+    tell(kind="record", job=0, line=line.decode())
 
 
 def record(step: int, rank: int, local_rank: int) -> StepRecord:
@@ -70,9 +75,9 @@ def misbehave(name: str, folder: Path) -> None:
 
 def main(argument: dict[str, Any]) -> None:
     rank, name = argument["rank"], argument["job"]["name"]
-    folder, train = Path(argument["run_dir"]), argument["job"]["train"]
+    folder, train = argument["run_dir"] and Path(argument["run_dir"]), argument["job"]["train"]
     sys.stdout.write(f"hello from rank {rank}\n")
-    with RecordWriter(folder, rank) as writer:
+    with file_writer(folder, rank) if folder else nullcontext(RecordWriter(send)) as writer:
         header = {"model_parameters": 256, "gradient_bytes": 1024, "initial_params_sha256": "aa"}
         environment = {key: os.environ[key] for key in ("RANK", "DDPLAB_NODE", "OMP_NUM_THREADS")}
         plan = {"plan": {"algorithm": "ring"}, "plan_sha256": "feed"}

@@ -13,6 +13,7 @@ from jobs.predict import (
     ComputeStep,
     barrier_s,
     predict,
+    prediction_document,
     priced_fabric,
     slowest_rank,
     write_prediction,
@@ -186,7 +187,7 @@ def test_the_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     fabric = priced_fabric(NODE_OF, links, CALIBRATION)
     assert fabric is not None
     prediction = predict(plan("ring"), fabric, COMPUTE, overlap=True)
-    write_prediction(tmp_path, prediction, COMPUTE, links, CALIBRATION)
+    write_prediction(tmp_path, prediction_document(prediction, COMPUTE, links, CALIBRATION))
     written = json.loads((tmp_path / "prediction.json").read_text())
     assert [path.name for path in tmp_path.iterdir()] == ["prediction.json"]
     assert written["step_seconds"] == prediction["step_seconds"]
@@ -195,7 +196,7 @@ def test_the_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert written["inputs"]["calibration"]["intra_bytes_per_s"] == 1e12
 
 
-def test_no_prediction_is_null_not_zero(tmp_path: Path) -> None:
-    write_prediction(tmp_path, "the links were not measured", COMPUTE, None, CALIBRATION)
-    written = json.loads((tmp_path / "prediction.json").read_text())
+def test_no_prediction_is_null_not_zero() -> None:
+    why = "the links were not measured"
+    written = prediction_document(why, COMPUTE, None, CALIBRATION)
     assert (written["step_seconds"], written["comm_seconds"]) == (None, None)

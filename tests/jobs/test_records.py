@@ -6,7 +6,14 @@ import pytest
 
 from ddp.timing import BucketTiming
 from jobs.errors import RecordsError
-from jobs.records import RecordReader, RecordWriter, StepRecord, read_records, records_path
+from jobs.records import (
+    RecordFile,
+    RecordReader,
+    StepRecord,
+    file_writer,
+    read_records,
+    records_path,
+)
 
 STEP = StepRecord(
     step=4,
@@ -52,7 +59,7 @@ def lines(run_dir: Path, rank: int) -> list[dict]:
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     counted = replace(STEP, step=5, nic_tx_bytes=7, nic_rx_bytes=9)
     unknown = replace(STEP, step=6, intra_node_bytes=None, inter_node_bytes=None, loss=None)
-    with RecordWriter(tmp_path, 3) as writer:
+    with file_writer(tmp_path, 3) as writer:
         writer.header({"rank": 3, "node_name": "node1"})
         writer.baseline(0, replace(STEP, step=0))
         writer.step(STEP)
@@ -70,7 +77,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_those_of_the_contract(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, 0) as writer:
+    with file_writer(tmp_path, 0) as writer:
         writer.step(STEP)
         writer.step(replace(STEP, nic_tx_bytes=0, nic_rx_bytes=0))
     plain, counted = lines(tmp_path, 0)
@@ -87,7 +94,7 @@ def test_the_keys_are_those_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_off_by_a_kill_is_left_and_the_rest_is_kept(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, 0) as writer:
+    with file_writer(tmp_path, 0) as writer:
         writer.header({"rank": 0})
         writer.step(STEP)
     path = records_path(tmp_path, 0)
@@ -101,7 +108,7 @@ def test_a_line_cut_off_by_a_kill_is_left_and_the_rest_is_kept(tmp_path: Path) -
 def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path) -> None:
     reader = RecordReader(records_path(tmp_path, 0))
     assert reader.poll().steps == []
-    with RecordWriter(tmp_path, 0) as writer:
+    with file_writer(tmp_path, 0) as writer:
         for step in range(3):
             writer.step(replace(STEP, step=step))
             assert [record.step for record in reader.poll().steps] == list(range(step + 1))
@@ -123,24 +130,24 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_rank_that_runs_twice_is_refused(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, 0), pytest.raises(RecordsError, match=r"rank0\.jsonl.*exists"):
-        RecordWriter(tmp_path, 0)
+    with file_writer(tmp_path, 0), pytest.raises(RecordsError, match=r"rank0\.jsonl.*exists"):
+        RecordFile(records_path(tmp_path, 0))
 
 
 def test_a_missing_run_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordsError, match=r"gone/rank0\.jsonl"):
-        RecordWriter(tmp_path / "gone", 0)
+        RecordFile(records_path(tmp_path / "gone", 0))
 
 
 def test_what_is_no_number_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, 0) as writer, pytest.raises(ValueError, match="JSON"):
+    with file_writer(tmp_path, 0) as writer, pytest.raises(ValueError, match="JSON"):
         writer.step(replace(STEP, loss=float("nan")))
     assert lines(tmp_path, 0) == []
 
 
 def test_buckets_that_are_not_told_stay_so(tmp_path: Path) -> None:
     untold = replace(STEP, buckets=None)
-    with RecordWriter(tmp_path, 0) as writer:
+    with file_writer(tmp_path, 0) as writer:
         writer.step(untold)
         writer.step(replace(STEP, buckets=()))
     assert [line["buckets"] for line in lines(tmp_path, 0)] == [None, []]
@@ -148,7 +155,7 @@ def test_buckets_that_are_not_told_stay_so(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_is_known_late_is_the_headers(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, 0) as writer:
+    with file_writer(tmp_path, 0) as writer:
         writer.header({"rank": 0, "plan": None, "plan_sha256": None})
         writer.step(STEP)
         writer.plan({"plan": {"algorithm": "ring"}, "plan_sha256": "feed"})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp.timing import BucketTiming
-from jobs.records import RecordWriter, StepRecord
+from jobs.records import StepRecord, file_writer
 
 MS = 1_000_000
 COMPUTE_MS, WAIT_MS, PREDICTED_LESS_MS = 8, 2, 1
@@ -70,7 +70,7 @@ def run_job(
 ) -> None:
     rank, num_ranks, place = told["rank"], told["world_size"], told["local_rank"]
     batch = job["data"]["batch_size"]
-    with RecordWriter(folder, rank) as writer:
+    with file_writer(folder, rank) as writer:
         plan = {"plan": {"algorithm": "ring"}, "plan_sha256": "feed"}
         start = {"initial_params_sha256": "aa", "model_parameters": 256, "gradient_bytes": 1024}
         writer.header({**start, "turns": steps, **plan})

@@ -22,7 +22,7 @@ from jobs.models import build_model
 from jobs.optimizers import build_optimizer
 from jobs.pace import Pace
 from jobs.phases import NicCounters
-from jobs.records import RecordWriter
+from jobs.records import file_writer
 from jobs.rendezvous import rendezvous
 from jobs.text import load_data
 from jobs.train import Trainer
@@ -46,7 +46,7 @@ def main(argument: dict[str, Any]) -> None:
 @dataclass
 class Variant:
     trainer: Trainer
-    writer: RecordWriter
+    writer: file_writer
     nic: NicCounters
     early_bytes: list[int]
     received_bytes: int = 0
@@ -85,7 +85,7 @@ def _variant(told: RankArgument, name: str) -> Iterator[Variant]:
     trainer = Trainer(ddp, optimizer, batches, job.train, job.data.batch_size, nic=None)
     with (
         Pace(model, built.layers, pace.forward_ms / 1e3, pace.backward_ms / 1e3),
-        RecordWriter(folder, told.rank) as writer,
+        file_writer(folder, told.rank) as writer,
     ):
         variant = Variant(trainer, writer, NicCounters(told.interface), [])
         for parameter in model.parameters():
