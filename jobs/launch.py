@@ -26,7 +26,7 @@ from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links, preloads
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
-from jobs.runinfo import cores_for, describe_run
+from jobs.runinfo import describe_run, shared_by_ranks
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
@@ -165,7 +165,7 @@ def plan_ranks(job: JobSpec, site: Site) -> RankPlan:
         node_of=places,
         nodes=nodes,
         nproc_per_node=spec.ranks_per_node,
-        threads=choose_threads(os.environ, cores_for(spec), len(places)),
+        threads=choose_threads(os.environ, shared_by_ranks(site), len(places)),
         links=measured_links(site.probe.to_json() if site.probe else None, nodes),
     )
 

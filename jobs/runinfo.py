@@ -32,6 +32,14 @@ def shared_cores(cores: int, cpus_a_node: float | None, num_nodes: int) -> int:
     return cores if cpus_a_node is None else max(1, min(cores, int(cpus_a_node * num_nodes)))
 
 
+def shared_by_ranks(site: Site) -> int:
+    """Cores for all ranks together, where they run; at least 1."""
+    if site.underlay is not None:
+        return cores_for(site.spec)
+    facts = [site.nodes.facts(node) for node in site.nodes.list()]
+    return max(1, sum({each.boot_id: each.cores for each in facts}.values()))  # by machine
+
+
 def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
     """run.json as it is before the ranks have agreed on a plan, and told what they train on."""
     return {
@@ -59,6 +67,7 @@ def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) 
         "versions": versions(),
         "git": git_state(),
         "host": host_facts(),
+        "cores": shared_by_ranks(site),
         "nodes": None,
     }
 
