@@ -72,6 +72,22 @@ def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) 
     }
 
 
+def measured_by_ranks(header: Mapping[str, Any], spec: ClusterSpec) -> dict[str, Any] | None:
+    """What ranks measured themselves, beside what limits their links; None where they did not."""
+    probe = header.get("probe")
+    if probe is None:
+        return None
+
+    def limit(link: Mapping[str, Any]) -> int | None:
+        if link["mode"] == "intra_node":
+            return spec.links_of(link["src"]).intra_node.rate_bits_per_s
+        ends = [spec.links_of(link[end]).inter_node.rate_bits_per_s for end in ("src", "dst")]
+        return min((rate for rate in ends if rate is not None), default=None)
+
+    links = [{**link, "configured_bits_per_second": limit(link)} for link in probe["links"]]
+    return {**probe, "links": links}
+
+
 def _lab(site: Site) -> dict[str, Any]:
     return {
         "name": site.name,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """One target; `layer` is the environment it needs: "", "run", or "dev" with the checkers.
+    """One target; `layer` is the environment it needs: "", or one of tools.environment.LAYERS.
 
     It stands for `command`, a program of the environment, or for `module`, run as python -m.
     `words` are those that may follow it, and are its command's: make proof algorithms.
