@@ -1,5 +1,7 @@
 """What the launcher tells one rank, as plain data that crosses a process boundary as JSON."""
 
+from typing import Any
+
 from cluster.yamlfile import StrictModel
 from jobs.spec import JobSpec
 
@@ -50,5 +52,11 @@ class RankArgument(StrictModel):
     """The NIC that owns this node's fabric address."""
     links: list[NodeRates] | None
     """What the probe measured, for every node; None: not measured."""
+    measure_links: bool = False
+    """Whether ranks measure the links themselves before they begin, as nobody did before them."""
+    node_names: list[str] | None = None
+    """What people call each node; None: by its number."""
+    probe: dict[str, Any] | None = None
+    """What ranks measured themselves, once they have."""
     threads: int
     """Threads torch computes with."""

@@ -10,10 +10,11 @@ import click
 
 from jobs.cli_lab import MOST, json_option
 from jobs.cli_making import also_algorithm_option
+from jobs.cli_site import SiteAsked, opened_site, site_options
 from jobs.verbs import CommandLineError
 
 if TYPE_CHECKING:
-    from cluster.lab import Lab
+    from cluster.site import Site
     from jobs.compare.comparison import ComparedRun, Comparison
     from jobs.compare.gate import GateResult
     from jobs.conclude import RunResult
@@ -47,6 +48,7 @@ class Asked:
 @also_algorithm_option
 @click.option("--rate", help="Refuse to run unless the lab's links have this rate.")
 @click.option("--allow-different", is_flag=True, help="Also what is not the same training.")
+@site_options
 @click.option("--lab", "lab_name", help="Name of the lab.")
 @json_option
 def compare(
@@ -97,8 +99,6 @@ def _compare_finished(names: Sequence[str], asked: Asked) -> int:
 
 
 def _compare_jobs(jobs: Sequence[str], run_options: Mapping[str, Any], asked: Asked) -> int:
-    from cluster.lab import open_lab
-    from jobs.cli_link import lab_to_run_on
     from jobs.cli_run import require_data, require_rate
     from jobs.compare.rules import job_differences, require_same
     from jobs.compare.runs import labels as own_labels
@@ -113,13 +113,15 @@ def _compare_jobs(jobs: Sequence[str], run_options: Mapping[str, Any], asked: As
     differences = job_differences(named)
     if not asked.allow_different:
         require_same(differences, labels)
-    lab_name = run_options["lab_name"]
-    lab = open_lab("default" if lab_name is None else lab_name)
-    require_rate(lab, run_options["rate"], f'compare JOBS="{" ".join(jobs)}"')
-    for spec in specs:
-        require_data(spec, lab.spec.nodes, lab.spec.ranks_per_node)
-    lab = lab_to_run_on(lab, asked.as_json)
-    result = _take_turns(specs, labels, lab, run_options, alike=not differences, asked=asked)
+
+    def check(site: "Site") -> None:
+        require_rate(site, run_options["rate"], f'compare JOBS="{" ".join(jobs)}"')
+        for spec in specs:
+            require_data(spec, site.spec.nodes, site.spec.ranks_per_node)
+
+    where = SiteAsked.of(run_options["lab_name"], run_options)
+    with opened_site(where, check, asked.as_json) as site:
+        result = _take_turns(specs, labels, site, run_options, alike=not differences, asked=asked)
     return _conclude(result, labels, base, differences, asked)
 
 
@@ -161,14 +163,14 @@ def _base(asked: str | None, labels: Sequence[str], algorithms: Sequence[str]) -
 def _take_turns(
     specs: "Sequence[JobSpec]",
     labels: Sequence[str],
-    lab: "Lab",
+    site: "Site",
     run_options: Mapping[str, Any],
     *,
     alike: bool,
     asked: Asked,
 ) -> "TurnsResult":
     from jobs.report.compare_live import LiveTurns
-    from jobs.report.lab_words import lab_words
+    from jobs.report.site_words import site_words
     from jobs.report.terminal import error_console, output_console
     from jobs.rounds.launcher import ROUNDS, TURN_STEPS, take_turns
 
@@ -180,9 +182,9 @@ def _take_turns(
             fix="ROUNDS=3",
         )
     console = error_console() if asked.as_json else output_console()
-    live = LiveTurns(console, labels, lab_words(lab), alike=alike)
+    live = LiveTurns(console, labels, site_words(site), alike=alike)
     turn_steps = run_options["steps"] or TURN_STEPS
-    return take_turns(specs, lab, RUNS, live, rounds=rounds, turn_steps=turn_steps)
+    return take_turns(specs, site, RUNS, live, rounds=rounds, turn_steps=turn_steps)
 
 
 def _conclude(

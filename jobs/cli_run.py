@@ -9,10 +9,11 @@ import click
 
 from jobs.cli_lab import json_option, lab_option
 from jobs.cli_making import RUNS, algorithm_option
+from jobs.cli_site import SiteAsked, opened_site, site_options
 from jobs.errors import DataError
 
 if TYPE_CHECKING:
-    from cluster.lab import Lab
+    from cluster.site import Site
     from jobs.conclude import RunResult
     from jobs.runfolder import RunFolder
     from jobs.spec import JobSpec
@@ -29,6 +30,7 @@ FAILED, STOPPED = 1, 130
 @algorithm_option
 @click.option("--rate", help="Refuse to run unless the lab's links have this rate.")
 @click.option("--print-config", is_flag=True, help="Print the resolved job and do nothing.")
+@site_options
 @lab_option
 @json_option
 def run(
@@ -41,20 +43,22 @@ def run(
     print_config: bool,
     lab_name: str,
     as_json: bool,
+    **site_asked: Any,
 ) -> int:
     """Train JOB (a job of the catalog, or a file) on the lab; say what the network cost."""
-    from cluster.lab import open_lab
-    from jobs.cli_link import lab_to_run_on
     from jobs.spec import load_job
 
     spec = load_job(job, assignments(sets, steps, data, algorithm))
     if print_config:
         click.echo(_config(spec, as_json), nl=False)
         return 0
-    lab = open_lab(lab_name)
-    require_rate(lab, rate, f"run JOB={job}")
-    require_data(spec, lab.spec.nodes, lab.spec.ranks_per_node)
-    return _run(spec, lab_to_run_on(lab, as_json), as_json)
+
+    def check(site: "Site") -> None:
+        require_rate(site, rate, f"run JOB={job}")
+        require_data(spec, site.spec.nodes, site.spec.ranks_per_node)
+
+    with opened_site(SiteAsked.of(lab_name, site_asked), check, as_json) as site:
+        return _run(spec, site, as_json)
 
 
 @click.command()
@@ -122,13 +126,20 @@ def _config(spec: "JobSpec", as_json: bool) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def require_rate(lab: "Lab", rate: str | None, command: str) -> None:
+def require_rate(site: "Site", rate: str | None, command: str) -> None:
     """Raises LaunchError where the lab runs at another rate; `command` is what was typed."""
     from cluster.units import format_rate, parse_optional_rate
     from jobs.errors import LaunchError
 
     if rate is None:
         return
+    lab = site.underlay
+    if lab is None:
+        raise LaunchError(
+            f"RATE={rate} where no lab limits the links",
+            rule="machines that others brought up are taken as they are",
+            fix="leave RATE out",
+        )
     here = lab.spec.links.inter_node.rate_bits_per_s
     nodes = [lab.spec.links_of(name).inter_node for name in lab.spec.node_names]
     if {node.rate_bits_per_s for node in nodes} == {parse_optional_rate(rate)}:
@@ -165,16 +176,16 @@ def require_data(spec: "JobSpec", nodes: int, ranks_per_node: int) -> None:
     check_inputs(spec, nodes, ranks_per_node)
 
 
-def _run(spec: "JobSpec", lab: "Lab", as_json: bool) -> int:
+def _run(spec: "JobSpec", site: "Site", as_json: bool) -> int:
     from jobs.launch import launch
     from jobs.owncode import algorithm_summary
-    from jobs.report.lab_words import lab_words
     from jobs.report.live import LiveRun
+    from jobs.report.site_words import site_words
     from jobs.report.terminal import error_console, output_console
 
     console = error_console() if as_json else output_console()
     summary = algorithm_summary(spec.ddp)
-    result = launch(spec, lab, RUNS, LiveRun(console, lab_words(lab), summary))
+    result = launch(spec, site, RUNS, LiveRun(console, site_words(site), summary))
     if as_json:
         click.echo(json.dumps(result.summary))
     else:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,10 +17,16 @@ from jobs.cli_making import (
     privilege_option,
 )
 from jobs.cli_run import assignments, load_jobs
+from jobs.cli_site import RAY, SiteAsked, on_ray
+from jobs.verbs import CommandLineError
 
 if TYPE_CHECKING:
-    from jobs.scale.plan import ScalePlan
-    from jobs.scale.sizes import LabChoice, ScaleResult, Turns
+    from cluster.backends import Chosen
+    from cluster.site import Site
+    from cluster.spec import ClusterSpec
+    from jobs.scale.places import Places
+    from jobs.scale.plan import ScalePlan, Size
+    from jobs.scale.sizes import ScaleResult, Turns
 
 SCHEMA = 1
 FAILED, STOPPED = 1, 130
@@ -28,7 +35,7 @@ FAILED, STOPPED = 1, 130
 @click.command()
 @click.argument("jobs", nargs=-1, required=True)
 @click.option("--nodes", required=True, help='Numbers of nodes to try, such as "1 2 4".')
-@click.option("--cluster", default="2x2", help="Gives the ranks of a node, and its links.")
+@click.option("--cluster", help="Gives the ranks of a node, and its links: 2x2.")
 @click.option("--rate", help="Limit of the links between nodes, such as 200mbit or 25MB/s.")
 @click.option("--scaling", default="weak", help="weak: a rank keeps its batch; strong: a step.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Such as train.lr=0.01.")
@@ -38,37 +45,75 @@ FAILED, STOPPED = 1, 130
 @click.option("--steps", type=click.IntRange(1, MOST), help="Counted steps of a turn.")
 @backend_option
 @privilege_option
+@click.option("--lab", "lab_name", help="With BACKEND=ray: the lab whose Ray cluster it is.")
+@on_ray
 @json_option
 def scale(
     jobs: tuple[str, ...],
     nodes: str,
-    cluster: str,
-    rate: str | None,
     scaling: str,
     sets: tuple[str, ...],
     data: str | None,
     algorithm: str | None,
     rounds: int | None,
     steps: int | None,
-    backend: str,
-    privilege: str,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """Train JOBS at several numbers of nodes, each on a lab of its own, and on one rank alone."""
-    from cluster.backends import choose_backend
-    from cluster.spec import load_cluster
     from jobs.rounds.launcher import ROUNDS, TURN_STEPS
     from jobs.scale.plan import plan_scale
-    from jobs.scale.sizes import LabChoice, Turns
+    from jobs.scale.sizes import Turns
 
     settings = assignments(sets, None, data)
     specs = load_jobs(jobs, settings, algorithm)
-    plan = plan_scale(specs, load_cluster(cluster, rate), nodes, scaling)
+    cluster, places, told = (_on_ray if where["backend"] == RAY else _in_labs)(where)
+    plan = plan_scale(specs, cluster, nodes, scaling)
     _check_inputs(plan)
-    making = making_of(backend, privilege)
-    choice = LabChoice(choose_backend(making), making)
     turns = Turns(rounds or ROUNDS, steps or TURN_STEPS)
-    return _run(plan, choice, turns, _typed(click.get_current_context()), as_json)
+    return _run(plan, places, told, turns, as_json)
+
+
+def _in_labs(where: Mapping[str, Any]) -> "tuple[ClusterSpec, Places, Chosen]":
+    """The cluster that sizes are made of, a lab for each, and how it is made."""
+    from cluster.backends import choose_backend
+    from cluster.spec import load_cluster
+    from jobs.scale.places import LabChoice
+
+    SiteAsked.of(None, {**where, "backend": None})  # what says something of Ray is refused
+    if where["lab_name"] is not None:
+        raise CommandLineError(
+            f"LAB={where['lab_name']} without BACKEND=ray",
+            rule="every size is a lab of its own",
+            fix="leave LAB out",
+        )
+    cluster = load_cluster("2x2" if where["cluster"] is None else where["cluster"], where["rate"])
+    making = making_of(where["backend"], where["privilege"])
+    chosen = choose_backend(making)
+    return cluster, LabChoice(chosen, making), chosen
+
+
+def _on_ray(where: Mapping[str, Any]) -> "tuple[ClusterSpec, Places, Site]":
+    """The whole Ray cluster, a part of it for each size, and the whole as it is told."""
+    from cluster.rayhosts.attach import attached
+
+    from jobs.scale.places import OnCluster
+
+    for name, usual in (("cluster", None), ("rate", None), ("privilege", "none")):
+        if where[name] != usual:
+            raise CommandLineError(
+                f"{name.upper()}={where[name]} with BACKEND=ray",
+                rule="machines that others brought up are taken as they are",
+                fix="leave it out; RANKS_PER_NODE says how many ranks a node has",
+            )
+    asked = SiteAsked.of(where["lab_name"], where)
+    with attached(asked.ray()) as whole:
+        cluster = whole.spec
+
+    def attach(size: "Size") -> "AbstractContextManager[Site]":
+        return attached(asked.ray(nodes=size.nodes, ranks_per_node=size.ranks_per_node))
+
+    return cluster, OnCluster(attach), whole
 
 
 def _typed(context: click.Context) -> dict[str, str]:
@@ -92,9 +137,9 @@ def _check_inputs(plan: "ScalePlan") -> None:
 
 def _run(
     plan: "ScalePlan",
-    choice: "LabChoice",
+    places: "Places",
+    told: "Chosen | Site",
     turns: "Turns",
-    typed: Mapping[str, str],
     as_json: bool,
 ) -> int:
     from jobs.report.scale_live import LiveScale
@@ -104,16 +149,16 @@ def _run(
     from jobs.scale.sizes import scale as run_sizes
 
     console = error_console() if as_json else output_console()
-    show(console, scale_header(plan, choice.chosen, turns, num_cores(), console.width))
+    show(console, scale_header(plan, told, turns, num_cores(), console.width))
     live = LiveScale(console, len(plan.sizes))
     try:
-        result = run_sizes(plan, choice, turns, RUNS, live)
+        result = run_sizes(plan, places, turns, RUNS, live)
     finally:
         live.stop()
     if as_json:
         click.echo(json.dumps(_answer(result)))
     else:
-        _show_result(plan, result, typed)
+        _show_result(plan, result, _typed(click.get_current_context()))
     return _exit_code(result)
 
 

@@ -65,6 +65,7 @@ def rank_header(
         "initial_params_sha256": ddp.verify_parameters(),
         **plan_keys(ddp.plan),
         "calibration": asdict(calibration) if calibration else None,
+        "probe": told.probe if told.rank == 0 else None,
     }
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 
 from cluster.errors import ClusterError
 from cluster.linklog import LinkChange
-from cluster.site import Site
+from cluster.site import Attached, Site
 from cluster.units import format_rate
 from jobs.agents import Agents
 from jobs.conclude import RunResult, conclude
@@ -26,7 +26,7 @@ from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links, preloads
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
-from jobs.runinfo import cores_for, describe_run
+from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
@@ -160,13 +160,15 @@ def plan_ranks(job: JobSpec, site: Site) -> RankPlan:
     spec = site.spec
     places = node_of(job.placement, spec.nodes, spec.ranks_per_node)
     nodes = site.nodes.list()
+    probe = site.probe.to_json() if site.probe else None
     return RankPlan(
         job=job,
         node_of=places,
         nodes=nodes,
         nproc_per_node=spec.ranks_per_node,
-        threads=choose_threads(os.environ, cores_for(spec), len(places)),
-        links=measured_links(site.probe.to_json() if site.probe else None, nodes),
+        threads=choose_threads(os.environ, shared_by_ranks(site), len(places)),
+        links=measured_links(probe, [node.name for node in nodes]),
+        measure_links=isinstance(site, Attached) and probe is None and len(nodes) > 1,
     )
 
 
@@ -263,6 +265,7 @@ class RankSet:
             header = ranks[0].header or {}
             for key in AGREED:
                 part.run[key] = header.get(key)
+            part.run["probe"] = part.run["probe"] or measured_by_ranks(header, self.site.spec)
             part.folder.write("run.json", part.run)
         self.observer.progress(progress, ranks)
 

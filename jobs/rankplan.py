@@ -51,6 +51,8 @@ class RankPlan:
     nproc_per_node: int
     threads: Threads
     links: Sequence[Mapping[str, float | None]] | None
+    measure_links: bool = False
+    """Whether ranks measure the links themselves before they begin."""
 
     @property
     def used_nodes(self) -> tuple[Node, ...]:
@@ -72,6 +74,8 @@ class RankPlan:
             "master_addr": self.nodes[first].address,
             "master_port": ready[first]["port"],
             "links": self.links,
+            "measure_links": self.measure_links,
+            "node_names": [node.name for node in self.nodes],
             "threads": self.threads.per_rank,
         }
         return {
@@ -127,7 +131,7 @@ def choose_threads(environment: Mapping[str, str], num_cores: int, world_size: i
 
 
 def measured_links(
-    probe: Mapping[str, Any] | None, nodes: Sequence[Node]
+    probe: Mapping[str, Any] | None, names: Sequence[str]
 ) -> list[dict[str, float | None]] | None:
     """What each node's links carry, from a probe's JSON; None where nothing was measured.
 
@@ -142,15 +146,14 @@ def measured_links(
             key = (link[end], end, link["mode"])
             rates[key] = max(rates.get(key, 0.0), float(link["measured_bytes_per_second"]))
 
-    def between(node: Node, end: str) -> float | None:
-        both_ways = rates.get((node.name, end, "both_ways"))
-        return both_ways or rates.get((node.name, end, "one_way"))
+    def between(name: str, end: str) -> float | None:
+        return rates.get((name, end, "both_ways")) or rates.get((name, end, "one_way"))
 
     return [
         {
-            "out_bytes_per_s": between(node, "src"),
-            "in_bytes_per_s": between(node, "dst"),
-            "intra_bytes_per_s": rates.get((node.name, "src", "intra_node")),
+            "out_bytes_per_s": between(name, "src"),
+            "in_bytes_per_s": between(name, "dst"),
+            "intra_bytes_per_s": rates.get((name, "src", "intra_node")),
         }
-        for node in nodes
+        for name in names
     ]

@@ -32,6 +32,14 @@ def shared_cores(cores: int, cpus_a_node: float | None, num_nodes: int) -> int:
     return cores if cpus_a_node is None else max(1, min(cores, int(cpus_a_node * num_nodes)))
 
 
+def shared_by_ranks(site: Site) -> int:
+    """Cores for all ranks together, where they run; at least 1."""
+    if site.underlay is not None:
+        return cores_for(site.spec)
+    facts = [site.nodes.facts(node) for node in site.nodes.list()]
+    return max(1, sum({each.boot_id: each.cores for each in facts}.values()))  # by machine
+
+
 def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) -> dict[str, Any]:
     """run.json as it is before the ranks have agreed on a plan, and told what they train on."""
     return {
@@ -59,8 +67,25 @@ def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) 
         "versions": versions(),
         "git": git_state(),
         "host": host_facts(),
+        "cores": shared_by_ranks(site),
         "nodes": None,
     }
+
+
+def measured_by_ranks(header: Mapping[str, Any], spec: ClusterSpec) -> dict[str, Any] | None:
+    """What ranks measured themselves, beside what limits their links; None where they did not."""
+    probe = header.get("probe")
+    if probe is None:
+        return None
+
+    def limit(link: Mapping[str, Any]) -> int | None:
+        if link["mode"] == "intra_node":
+            return spec.links_of(link["src"]).intra_node.rate_bits_per_s
+        ends = [spec.links_of(link[end]).inter_node.rate_bits_per_s for end in ("src", "dst")]
+        return min((rate for rate in ends if rate is not None), default=None)
+
+    links = [{**link, "configured_bits_per_second": limit(link)} for link in probe["links"]]
+    return {**probe, "links": links}
 
 
 def _lab(site: Site) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from jobs.header import OwnFiles, rank_header
 from jobs.inject import Delay, check_place
 from jobs.models import build_model
 from jobs.owncode import algorithm_file
+from jobs.ranklinks import with_links
 from jobs.rankrun import RankRun
 from jobs.records import RecordWriter, file_writer
 from jobs.rendezvous import rendezvous
@@ -67,7 +68,7 @@ def run_rank(told: RankArgument, events: Events) -> None:
     text = load_data(told.job.data)
     windows = data_windows(told, text)
     with rendezvous(told) as store:
-        train_job(told, text, windows, store, events)
+        train_job(with_links(told), text, windows, store, events)
 
 
 def data_windows(told: RankArgument, text: Text) -> Windows:

@@ -13,13 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.commands import Attempt, Log, Step, without_password
-from tools.environment import Choice, Made, sources, write
+from tools.environment import LAYERS, Choice, Made, sources, write
 from tools.errors import CommandError, FrontDoorError
 from tools.prerequisites import find
 
 TORCH_INDEX_URL = "https://download.pytorch.org/whl/cpu"
 TORCH_SIZE = "about 190 MB"
 """PyTorch's CPU wheel for x86-64 (docs/troubleshooting.md); pip names the exact size later."""
+
+_PACKAGES_MB = {"run": 30, "ray": 110, "dev": 140}
 
 _TORCH_SECTION = re.compile(r"^# torch.*?(?=^# |\Z)", re.MULTILINE | re.DOTALL)
 _NOT_COMPILED = r"/(tests?|networkx|setuptools|pip)/|/torch/(testing/_internal|onnx|_inductor|ao)/"
@@ -29,7 +31,7 @@ with open("pyproject.toml", "rb") as file:
     document = tomllib.load(file)
 project = document["project"]
 print(*project["dependencies"], *document["build-system"]["requires"], sep="\\n")
-for extra in ["server", "docker", "dev"][: 3 if sys.argv[1] == "dev" else 2]:
+for extra in sys.argv[1:]:
     print(*project["optional-dependencies"][extra], sep="\\n")
 """
 
@@ -76,7 +78,7 @@ def _install(
         )
         step.done("installed")
     with Step("packages", log) as step:
-        wanted = step.run([python, "-I", "-c", _REQUIREMENTS, made.layer], cwd=root)
+        wanted = step.run([python, "-I", "-c", _REQUIREMENTS, *LAYERS[made.layer]], cwd=root)
         step.run([*pip, "--constraint", str(constraints), *wanted], cwd=root)
         step.done(f"{step.num_installed} more installed")
     with Step("ddplab", log) as step:
@@ -117,7 +119,7 @@ def torch_attempts(choice: Choice, pinned: str) -> list[Attempt]:
 def _announce(choice: Choice, layer: str) -> None:
     default = not (choice.torch or choice.torch_index_url)
     size = f"PyTorch for CPU, {TORCH_SIZE}" if default else "the PyTorch you chose (CUDA: some GB)"
-    tools = "other packages, about 60 MB" if layer == "dev" else "other packages, about 30 MB"
+    tools = f"other packages, about {_PACKAGES_MB[layer]} MB"
     sys.stderr.write(
         "ddplab: making the environment, once: about a minute, and the time to download\n"
         f"        {size}, and {tools} (less where pip has them);\n"

@@ -22,6 +22,12 @@ from typing import NamedTuple
 from tools.errors import FrontDoorError
 
 SOURCES = ("pyproject.toml", "constraints.txt")
+LAYERS = {
+    "run": ("server", "docker"),
+    "ray": ("server", "docker", "ray", "gpu"),
+    "dev": ("server", "docker", "ray", "gpu", "dev"),
+}
+"""The extras of each kind of environment; each does what those before it do."""
 
 
 class Choice(NamedTuple):
@@ -69,6 +75,13 @@ def ensure(root: Path, layer: str, typed: dict[str, str]) -> Path:
             return environment
 
 
+def higher(layer: str, other: str) -> str:
+    """The one of two layers that does what both do; one that is unknown is the lower."""
+    order = ["", *LAYERS]
+    known = [each for each in (layer, other) if each in order]
+    return max(known, key=order.index, default="")
+
+
 def current(root: Path) -> Path | None:
     """The folder behind `.venv`, or None; FrontDoorError when `.venv` is somebody else's."""
     link = root / ".venv"
@@ -96,7 +109,7 @@ def fits(environment: Path, root: Path, layer: str, typed: dict[str, str]) -> bo
         return False
     if Path(sys.prefix).resolve() == environment and made.version != version():
         return False  # the system's Python was upgraded underneath it
-    return made.layer in ("dev", layer)
+    return higher(made.layer, layer) == made.layer
 
 
 def read(environment: Path) -> Made | None:
@@ -144,10 +157,9 @@ def _make(root: Path, layer: str, typed: dict[str, str]) -> None:
             _sweep(folder, earlier)
             before = read(earlier) if earlier is not None else None
             choice = (before.choice if before else Choice()).changed(typed)
-            if before is not None and before.layer == "dev":
-                layer = "dev"
+            own = higher(layer, before.layer) if before is not None else layer
             try:
-                build(root, environment, layer, choice)
+                build(root, environment, own, choice)
                 _switch(root / ".venv", environment)
             except BaseException:
                 _remove(environment)

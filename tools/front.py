@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from tools.environment import Choice, ensure
+from tools.environment import Choice, ensure, higher
 from tools.errors import FrontDoorError
 from tools.verbs import EXAMPLES, FLAGS, VERBS, arguments, help_screen, meaning
 
@@ -39,7 +39,7 @@ def main() -> int:
             from tools.base_image import make_base_image  # only this word needs it
 
             return make_base_image(root)
-        environment = ensure(root, VERBS[verb].layer, Choice.typed(given))
+        environment = ensure(root, _layer(verb, given), Choice.typed(given))
         if verb == "setup":
             sys.stderr.write("ddplab: .venv is ready.\n")
             sys.stderr.write("  next    make cluster-up && make run JOB=hier\n")
@@ -53,6 +53,12 @@ def main() -> int:
         )
         return 130
     return 1
+
+
+def _layer(verb: str, given: dict[str, str]) -> str:
+    """The environment it needs: Ray is installed for whoever asks for it, and no sooner."""
+    layer = VERBS[verb].layer
+    return higher(layer, "ray") if given.get("BACKEND") == "ray" else layer
 
 
 def _end_with_make() -> None:

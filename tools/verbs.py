@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """One target; `layer` is the environment it needs: "", "run", or "dev" with the checkers.
+    """One target; `layer` is the environment it needs: "", or one of tools.environment.LAYERS.
 
     It stands for `command`, a program of the environment, or for `module`, run as python -m.
     `words` are those that may follow it, and are its command's: make proof algorithms.
@@ -29,6 +29,7 @@ class Verb(NamedTuple):
 
 
 _CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
+_SITE = ("BACKEND", "ADDRESS", "FABRIC", "RANKS_PER_NODE", "STRATEGY")
 _PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 
 VERBS: dict[str, Verb] = {
@@ -42,7 +43,7 @@ VERBS: dict[str, Verb] = {
     ),
     "run": Verb(
         "train on it; see where a step's time goes",
-        ("JOB", "ALGORITHM", "STEPS", "SET", "DATA", "LAB", "RATE"),
+        ("JOB", "ALGORITHM", "STEPS", "SET", "DATA", "LAB", "RATE", *_SITE, "NODES"),
         ("JOB",),
         command=("ddplab", "run"),
     ),
@@ -76,7 +77,7 @@ VERBS: dict[str, Verb] = {
                 "SET",
                 "DATA",
             ),
-            *("ALLOW_DIFFERENT", "LAB", "RATE"),
+            *("ALLOW_DIFFERENT", "LAB", "RATE", *_SITE, "NODES"),
         ),
         needs_one_of=("JOBS", "RUNS"),
         command=("ddplab", "compare"),
@@ -85,7 +86,7 @@ VERBS: dict[str, Verb] = {
         "how efficiency falls as nodes are added",
         (
             *("JOBS", "ALGORITHM", "NODES", "CLUSTER", "RATE", "SCALING", "SET", "DATA"),
-            *("ROUNDS", "STEPS", "BACKEND", "PRIVILEGE"),
+            *("ROUNDS", "STEPS", "LAB", "PRIVILEGE", *_SITE),
         ),
         ("JOBS", "NODES"),
         command=("ddplab", "scale"),
@@ -134,7 +135,12 @@ VARIABLES: dict[str, str] = {
     "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
     "INTRA_RATE": "speed inside a node, as RATE, or unlimited",
     "NODE": "whose link is changed: node0, node1, ..., or all",
-    "BACKEND": "what nodes are made of: compose (containers), netns (network namespaces), or auto",
+    "BACKEND": "what nodes are made of: compose (containers), netns (network namespaces), or auto; "
+    "run, compare and scale also take ray: a Ray cluster that is there",
+    "ADDRESS": "Ray's own address, 10.0.0.1:6379; without it the cluster that ray-up made",
+    "FABRIC": "the NIC that gradients cross, on Ray's nodes: eth1, or 10.0.0.0/24",
+    "RANKS_PER_NODE": "ranks on each of Ray's nodes; else as the lab has them, or one a GPU",
+    "STRATEGY": "spread, pack, or which of Ray's nodes: STRATEGY=10.0.0.1,10.0.0.2",
     "LAB": "a name, to have several labs side by side",
     "SUBNET": "addresses of the network between nodes: SUBNET=10.99.0.0/24",
     "MONITORING": "1: also Prometheus and Grafana, beside nodes in containers",
@@ -143,7 +149,7 @@ VARIABLES: dict[str, str] = {
     "JOBS": 'several of them: JOBS="ring hier"',
     "ALGORITHM": "a way to reduce: a name, or your own, my.py:build; for compare one more",
     "HOOK": "a communication hook to prove: my.py:fn, my_pkg.module:fn",
-    "NODES": 'numbers of nodes to try: NODES="1 2 4"; CLUSTER gives ranks and links',
+    "NODES": 'numbers of nodes to try: NODES="1 2 4"; for run on Ray: so many of its nodes',
     "SCALING": "weak: each rank keeps its batch; strong: ranks share the batch of one",
     "ROUNDS": "how often jobs take turns; STEPS are then the counted steps of a turn",
     "STEPS": "how many steps are measured",
@@ -168,6 +174,7 @@ EXAMPLES = {"NODE": "node1", "JOB": "hier", "JOBS": '"ring hier"', "NODES": '"1 
 
 _OPTIONS = (
     *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "SUBNET"),
+    *_SITE[1:],
     *(
         "ALGORITHM",
         "HOOK",

@@ -31,12 +31,10 @@ BAR_CELLS = 20
 class LiveTurns:
     """Draws on `console`; `labels` name the jobs in their order. `alike`: all train the same."""
 
-    def __init__(
-        self, console: Console, labels: Sequence[str], lab_words: str, *, alike: bool
-    ) -> None:
+    def __init__(self, console: Console, labels: Sequence[str], where: str, *, alike: bool) -> None:
         self._console = console
         self._labels = labels
-        self._lab_words = lab_words
+        self._where = where
         self._alike = alike
         self._runs: list[Mapping[str, Any]] = []
         self._live: Live | None = None
@@ -51,7 +49,7 @@ class LiveTurns:
         self._runs.append(run)
         if len(self._runs) < len(self._labels):
             return
-        show(self._console, turns_header(self._runs, self._lab_words, self._alike, self._width))
+        show(self._console, turns_header(self._runs, self._where, self._alike, self._width))
         self._since_s = time.monotonic()
         if self._console.is_terminal:
             self._live = Live("", console=self._console, auto_refresh=False, transient=True)
@@ -148,10 +146,8 @@ class LiveTurns:
         return f"   {pace_s * max(0, total - self._num_done):.0f} s left"
 
 
-def turns_header(
-    runs: Sequence[Mapping[str, Any]], lab_words: str, alike: bool, width: int
-) -> Lines:
-    """What is compared, on what lab, in what order, and for how long."""
+def turns_header(runs: Sequence[Mapping[str, Any]], where: str, alike: bool, width: int) -> Lines:
+    """What is compared, where, in what order, and for how long."""
     job, turns = runs[0]["job"], runs[0]["turns"]
     batch = job["data"]["batch_size"] * job["train"]["accumulate"]
     same = "Same model, data, seed and batch: " if alike else "The first job: "
@@ -166,7 +162,7 @@ def turns_header(
     ]
     for sentence in dict.fromkeys(sentences):
         lines += paragraph(sentence, width)
-    lines += paragraph(f'Lab "{runs[0]["lab"]["name"]}": {lab_words}.', width)
+    lines += paragraph(f"{where}.", width)
     rounds = (
         f"{count(turns['rounds'], 'round')}; in each the jobs take turns, "
         f"{count(turns['steps_per_turn'], 'counted step')} a turn.{_about(runs)}"

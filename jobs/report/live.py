@@ -57,11 +57,11 @@ def _left(progress: PhaseProgress) -> str:
 
 
 class LiveRun:
-    """An Observer that draws on `console`; `lab_words` and `algorithm_summary` go to the header."""
+    """An Observer that draws on `console`; `where` it runs, `algorithm_summary`: told first."""
 
-    def __init__(self, console: Console, lab_words: str, algorithm_summary: str) -> None:
+    def __init__(self, console: Console, where: str, algorithm_summary: str) -> None:
         self._console = console
-        self._lab_words = lab_words
+        self._where = where
         self._algorithm_summary = algorithm_summary
         self._live: Live | None = None
         self._began_s = 0.0
@@ -73,7 +73,7 @@ class LiveRun:
     def begin(self, folder: RunFolder, run: Mapping[str, Any]) -> None:
         del folder
         self._num_ranks = run["world_size"]
-        header = run_header(run, self._lab_words, self._algorithm_summary, self._console.width)
+        header = run_header(run, self._where, self._algorithm_summary, self._console.width)
         show(self._console, header)
         if self._console.is_terminal:
             self._began_s = time.monotonic()

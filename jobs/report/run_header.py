@@ -11,15 +11,14 @@ from jobs.modelwords import (
     sleeps_only,
 )
 from jobs.report.text import Lines, count, line, megabytes, number, paragraph
-from jobs.runinfo import shared_cores
 from jobs.wrapperwords import reducer_words
 
 SMALL_BYTES = 100_000
 START_S = 5.0  # importing torch in every node, meeting, calibrating
 
 
-def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, width: int) -> Lines:
-    """The job and the lab of run.json, and an estimate of the time where computing is paced."""
+def run_header(run: Mapping[str, Any], where: str, algorithm_summary: str, width: int) -> Lines:
+    """The job of run.json, where it runs, and an estimate of the time where computing is paced."""
     job = run["job"]
     batch = job["data"]["batch_size"] * job["train"]["accumulate"]
     text = (
@@ -32,12 +31,11 @@ def run_header(run: Mapping[str, Any], lab_words: str, algorithm_summary: str, w
         lines += paragraph(sentence, width)
     estimate = estimate_s(run)
     about = f" About {_round_up(estimate)} s." if estimate else ""
-    return [*lines, *paragraph(f'Lab "{run["lab"]["name"]}": {lab_words}.{about}', width), line()]
+    return [*lines, *paragraph(f"{where}.{about}", width), line()]
 
 
 def _cores(run: Mapping[str, Any]) -> int:
-    limits = run.get("lab", {}).get("cluster", {}).get("limits", {})
-    return shared_cores(run["host"]["cores"], limits.get("cpus"), run.get("nnodes", 1))
+    return int(run.get("cores") or run["host"]["cores"])
 
 
 def conditions(run: Mapping[str, Any]) -> Sequence[str]:

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from cluster.backends import Chosen
+from cluster.site import Site
 from cluster.units import parse_rate
 from jobs.modelwords import compute_kind, micro_step_ms, model_words
 from jobs.report.lab_screens import backend_words, making_s, measuring_s
 from jobs.report.lab_words import rate_words
 from jobs.report.run_header import START_S, conditions
 from jobs.report.scale_table import legend, scale_table
+from jobs.report.site_words import site_words
 from jobs.report.text import (
     Lines,
     count,
@@ -28,7 +30,9 @@ FAST, SLOW = "1gbit", "200mbit"
 ALIKE = 0.01  # efficiencies nearer than this are told as equal
 
 
-def scale_header(plan: ScalePlan, chosen: Chosen, turns: Turns, cores: int, width: int) -> Lines:
+def scale_header(
+    plan: ScalePlan, where: Chosen | Site, turns: Turns, cores: int, width: int
+) -> Lines:
     """What is going to be run, how, and about how long it takes."""
     sizes = ", ".join(str(size) for size in plan.sizes if size != ONE_RANK)
     names = ", ".join(job.name for job in plan.jobs)
@@ -38,16 +42,28 @@ def scale_header(plan: ScalePlan, chosen: Chosen, turns: Turns, cores: int, widt
     lines = paragraph(f"{text}each against the same job on one rank alone (1x1).", width)
     for sentence in [*_batches(plan), *_conditions(plan), *_crowded(plan, cores)]:
         lines += paragraph(sentence, width)
-    rate = rate_words(plan.cluster.links.inter_node.rate_bits_per_s)
-    about_s = estimate_s(plan, turns.rounds, turns.turn_steps, chosen.backend.name)
+    backend = where.backend.name if isinstance(where, Chosen) else where.backend
+    about_s = estimate_s(plan, turns.rounds, turns.turn_steps, backend)
     about = f" About {_round_up(about_s)} s, and what the network adds." if about_s else ""
     lab = (
-        f"Each size is a lab of its own, {rate} between its nodes: made, measured, taken down "
-        f"({backend_words(chosen)}). "
+        f"{_places_words(plan, where)} "
         f"{count(turns.rounds, 'round')} there; in each the jobs take turns, "
         f"{count(turns.turn_steps, 'counted step')} a turn.{about}"
     )
     return [*lines, *paragraph(lab, width), line()]
+
+
+def _places_words(plan: ScalePlan, where: Chosen | Site) -> str:
+    if not isinstance(where, Chosen):
+        return (
+            f"{site_words(where)}. Each size takes so many of these nodes; nothing is brought up "
+            "or taken down."
+        )
+    rate = rate_words(plan.cluster.links.inter_node.rate_bits_per_s)
+    return (
+        f"Each size is a lab of its own, {rate} between its nodes: made, measured, taken down "
+        f"({backend_words(where)})."
+    )
 
 
 def estimate_s(

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from cluster.yamlfile import StrictModel
 from jobs.argument import RankArgument
 from jobs.events import Events
+from jobs.ranklinks import with_links
 from jobs.rankrun import RankRun
 from jobs.rendezvous import rendezvous
 from jobs.rounds.order import baseline_blocks, turn_order
@@ -61,6 +62,7 @@ def run_rank(told: TurnsArgument, events: Events) -> None:
     torch.set_num_threads(told.rank.threads)
     texts: dict[str, Text] = {}
     with rendezvous(told.rank) as store, ExitStack() as stack:
+        told = told.model_copy(update={"rank": with_links(told.rank)})
         jobs = [
             TurnTaker(stack.enter_context(_ready(told, number, texts, store, events)))
             for number in range(len(told.jobs))

@@ -1,21 +1,17 @@
-"""Runs jobs at each size of a plan, every size on a lab of its own, and keeps what that gave.
+"""Runs jobs at each size of a plan, every size in its place, and keeps what that gave.
 
-Owns the order of things and their end: a size that fails or is stopped ends the whole, its lab is
-taken down, and what earlier sizes gave is in files already. What figures mean is `arithmetic`'s.
+Owns the order of things and their end: a size that fails or is stopped ends the whole, its place is
+left, and what earlier sizes gave is in files already. What figures mean is `arithmetic`'s.
 """
 
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cluster.backends import Chosen, naming_others
-from cluster.errors import ClusterError, LabError
-from cluster.lab import Lab, LabEvent, bring_up, list_labs, open_lab, take_down
-from cluster.nodes import Making
+from cluster.errors import ClusterError
+from cluster.lab import LabEvent
 from jobs.conclude import RunResult
 from jobs.errors import JobError, LaunchError, RunFailed, RunStopped
 from jobs.launch import Observer
@@ -23,11 +19,11 @@ from jobs.rankplan import Program
 from jobs.rounds.launcher import TURNS, take_turns
 from jobs.runinfo import num_cores
 from jobs.scale.files import ScaleFiles
+from jobs.scale.places import LABEL, Places
 from jobs.scale.plan import ScalePlan, Size
 from jobs.scale.rows import ScaleRow, scale_rows
-from jobs.stopping import Stopped, raising_stop_signals, stop_signals, who_stopped
+from jobs.stopping import raising_stop_signals, who_stopped
 
-LABEL = "scale"
 _LAB_COMMAND = re.compile(
     r"make cluster-up (?:(?:CLUSTER|LAB)=\S+ )*(?=(?:RATE|PRIVILEGE|BACKEND)=)"
 )
@@ -37,26 +33,13 @@ class ScaleObserver(Observer, Protocol):
     """Whoever shows the sizes while they go."""
 
     def size(self, size: Size) -> None:
-        """A size begins: its lab is about to be made."""
+        """A size begins."""
 
     def lab(self, event: LabEvent) -> None:
         """The lab of this size is coming up."""
 
     def size_done(self, size: Size, rows: Sequence[ScaleRow]) -> None:
-        """All jobs have run at this size, and its lab is gone. `rows`: those of this size."""
-
-
-@dataclass(frozen=True)
-class LabChoice:
-    """How the labs are made, all with the same backend; see cluster.lab.bring_up."""
-
-    chosen: Chosen
-    making: Making
-
-    @property
-    def settled(self) -> Making:
-        """With what was chosen in the place of `auto`."""
-        return replace(self.making, backend=self.chosen.backend.name)
+        """All jobs have run at this size. `rows`: those of this size."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ class Turns:
 
 
 def scale(
-    plan: ScalePlan, choice: LabChoice, turns: Turns, runs: Path, observer: ScaleObserver
+    plan: ScalePlan, places: Places, turns: Turns, runs: Path, observer: ScaleObserver
 ) -> ScaleResult:
     """Runs everything; a failure is in the result, not raised."""
     found: dict[Size, Sequence[RunResult]] = {}
@@ -89,15 +72,15 @@ def scale(
     rows: list[ScaleRow] = []
     error: JobError | None = None
     with raising_stop_signals():
-        _clear_dead_labs()
+        places.clear()
         for size in plan.sizes:
             observer.size(size)
             try:
-                found[size] = _run_size(plan, size, choice, turns, runs, observer)
+                found[size] = _run_size(plan, size, places, turns, runs, observer)
             except KeyboardInterrupt as exc:
-                error = _at(size, RunStopped(f"stopped by {who_stopped(exc)}"))
+                error = _at(size, RunStopped(f"stopped by {who_stopped(exc)}"), places)
             except (ClusterError, JobError) as exc:
-                error = _at(size, exc)
+                error = _at(size, exc, places)
             rows = scale_rows(plan, found, num_cores())
             if rows:
                 files = files or ScaleFiles.create(plan, turns.rounds, turns.turn_steps, runs)
@@ -111,16 +94,16 @@ def scale(
 def _run_size(
     plan: ScalePlan,
     size: Size,
-    choice: LabChoice,
+    places: Places,
     turns: Turns,
     runs: Path,
     observer: ScaleObserver,
 ) -> Sequence[RunResult]:
     """The runs of one size, all of which did what was asked; else raises why not."""
-    with _own_lab(plan, size, choice, observer) as lab:
+    with places.at(size, plan.cluster_at(size), observer.lab) as site:
         taken = take_turns(
             plan.jobs_at(size),
-            lab,
+            site,
             runs,
             observer,
             rounds=turns.rounds,
@@ -134,14 +117,6 @@ def _run_size(
     return taken.results
 
 
-def _clear_dead_labs() -> None:
-    """What a scale that was killed left: its labs ended with it, their directories did not."""
-    for name in list_labs():
-        if name.startswith(f"{LABEL}-"):
-            with suppress(ClusterError):  # another one's, that is just coming up
-                open_lab(name)
-
-
 def _changed_links(results: Sequence[RunResult]) -> JobError | None:
     if not any(result.run.get("link_changes") for result in results):
         return None
@@ -152,12 +127,12 @@ def _changed_links(results: Sequence[RunResult]) -> JobError | None:
     )
 
 
-def _at(size: Size, error: ClusterError | JobError) -> JobError:
+def _at(size: Size, error: ClusterError | JobError, places: Places) -> JobError:
     """The error of one size, which names it; what others say of the lab does not hold here."""
     if isinstance(error, RunStopped):
         who = re.match(r"stopped by \S+", error.message)
         return RunStopped(
-            f"{who[0] if who else error.message} at size {size}; its lab was taken down"
+            f"{who[0] if who else error.message} at size {size}; {places.after_a_stop}"
         )
     kind = type(error) if isinstance(error, JobError) else LaunchError
     return kind(f"size {size}: {error.message}", error.rule, _fix_here(error.fix), seen=error.seen)
@@ -167,26 +142,3 @@ def _fix_here(fixes: Sequence[str]) -> list[str]:
     """Labs are made by us here: of a command that makes one, its options can be typed alone."""
     ours = [_LAB_COMMAND.sub("", fix) for fix in fixes]
     return [fix for fix in ours if "make cluster-" not in fix]
-
-
-@contextmanager
-def _own_lab(
-    plan: ScalePlan, size: Size, choice: LabChoice, observer: ScaleObserver
-) -> Iterator[Lab]:
-    """A lab of this process alone: gone with it, however it ends."""
-    name = f"{LABEL}-{size}-{os.getpid()}"
-    spec = plan.cluster_at(size)
-    with naming_others(choice.chosen, spec, choice.making):
-        lab = bring_up(spec, name, choice.settled, on_event=observer.lab, lasting=False)
-    try:
-        yield lab
-    finally:
-        with stop_signals() as stop:  # an impatient second Ctrl-C comes after it
-            with suppress(LabError):  # it was taken down, or died, under us
-                take_down(name)
-            lab.nodes.down()
-        stop.tell(_end)
-
-
-def _end(name: str) -> None:
-    raise Stopped(name)

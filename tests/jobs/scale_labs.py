@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import jobs.scale.sizes
+import jobs.scale.places
 from cluster.errors import NoLab
 from cluster.lab import Lab, LabEvent
 from cluster.nodes import Making
@@ -49,6 +49,6 @@ def stand_in_labs(make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch)
     """What scale makes instead of labs until the test has ended."""
     made = Labs(make_lab)
     monkeypatch.setattr(type(make_lab().nodes), "down", lambda _nodes: None)
-    monkeypatch.setattr(jobs.scale.sizes, "bring_up", made.bring_up)
-    monkeypatch.setattr(jobs.scale.sizes, "take_down", made.take_down)
+    monkeypatch.setattr(jobs.scale.places, "bring_up", made.bring_up)
+    monkeypatch.setattr(jobs.scale.places, "take_down", made.take_down)
     return made

@@ -29,7 +29,7 @@ def live_of(*jobs: str, terminal: bool = False, width: int = 100, sets: Any = ()
     """(what it has written so far, the observer), begun with two rounds of two steps."""
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal)
-    live = LiveTurns(console, jobs, "2 nodes x 2 ranks, 200 Mbit/s", alike=True)
+    live = LiveTurns(console, jobs, 'Lab "default": 2 nodes x 2 ranks, 200 Mbit/s', alike=True)
     for job in jobs:
         spec = load_job(job, ("train.steps=4", *sets)).model_dump(mode="json")
         turns = {"group": "g", "rounds": 2, "steps_per_turn": 2}

@@ -55,7 +55,9 @@ def test_what_the_computing_is(
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_header_of_a_paced_model(width: int) -> None:
     run = run_json(job=job("7b-thousandth", "train.accumulate=2"))
-    lines = run_header(run, "2 nodes x 2 ranks, 200 Mbit/s", "The least a network carries.", width)
+    lines = run_header(
+        run, 'Lab "default": 2 nodes x 2 ranks, 200 Mbit/s', "The least a network carries.", width
+    )
     assert flat(text_of(lines, width)).strip() == (
         'Job "7b-thousandth": paced compute, 32 layers of 0.44 MB of gradients; batch 2 per rank, '
         "8 in all hierarchical: The least a network carries. "
@@ -68,7 +70,7 @@ def test_the_header_of_a_paced_model(width: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_header_of_a_model_of_ones_own(width: int) -> None:
     run = run_json(job=job("hier", "model.import=/a/very/long/way/to/it/my.py:build", "pace=null"))
-    text = text_of(run_header(run, "2 nodes", "Adds up.", width), width)
+    text = text_of(run_header(run, 'Lab "default": 2 nodes', "Adds up.", width), width)
     assert flat(text).startswith('Job "hier": build of my.py; batch 8 per rank, 32 in all')
     assert "About" not in text
     assert "paced" not in text

@@ -77,7 +77,9 @@ def test_what_torchs_own_class_does_not_tell_is_said_and_not_zero(width: int) ->
     assert "predicted nothing: torch does not tell" in words
     assert "Bottleneck: communication, or a slower rank. It adds 87 ms to every step; the" in words
     assert not re.search(r"(?<![\d,.])0 (ms|B|MB)\b|overlap", words)
-    header = flat(text_of(run_header(run, "2 nodes", "The library's own.", width), width))
+    header = flat(
+        text_of(run_header(run, 'Lab "default": 2 nodes', "The library's own.", width), width)
+    )
     assert "torch's DistributedDataParallel as it is, with its own all-reduce." in header
     hooked = {**run["job"], "ddp": {**run["job"]["ddp"], "algorithm": "ring"}}
     header = flat(text_of(run_header({**run, "job": hooked}, "2 nodes", "A ring.", width), width))
@@ -165,7 +167,11 @@ def test_passes_over_the_text_are_told_where_there_are_several(
 def test_the_header_says_what_times_mean(width: int) -> None:
     run = run_json()
     run["host"]["cores"] = 2
-    text = flat(text_of(run_header(run, "2 nodes x 2 ranks, 200 Mbit/s", "Add up.", width), width))
+    text = flat(
+        text_of(
+            run_header(run, 'Lab "default": 2 nodes x 2 ranks, 200 Mbit/s', "Add up.", width), width
+        )
+    )
     assert 'Job "hier": byte-GPT, 4 layers of width 128; batch 8 per rank, 32 in all' in text
     assert "hierarchical: Add up." in text
     assert "Computing is paced: a step computes for at least 180 ms." in text
@@ -179,7 +185,7 @@ def test_the_header_of_real_computing_promises_no_time() -> None:
     changes = {"pace": None, "inject": inject, "placement": "interleaved"}
     run = run_json(job={**run_json()["job"], **changes})
     run["host"]["cores"] = 2
-    text = flat(plain(run_header(run, "2 nodes x 2 ranks", "Add up.", 100)))
+    text = flat(plain(run_header(run, 'Lab "default": 2 nodes x 2 ranks', "Add up.", 100)))
     assert "paced" not in text
     assert "About" not in text
     assert "Its times vary" in text
@@ -202,13 +208,17 @@ def test_the_header_says_how_its_steps_are_unusual(
 ) -> None:
     job = run_json()["job"]
     changes = {"ddp": {**job["ddp"], **ddp}, "train": {**job["train"], "accumulate": accumulate}}
-    text = flat(plain(run_header(run_json(job={**job, **changes}), "2 nodes", "Add up.", 100)))
+    text = flat(
+        plain(
+            run_header(run_json(job={**job, **changes}), 'Lab "default": 2 nodes', "Add up.", 100)
+        )
+    )
     assert (words is None) == ("reduced" not in text and "on purpose" not in text)
     assert words is None or words in text
 
 
 def live_run(console: Console) -> None:
-    live = LiveRun(console, "2 nodes x 2 ranks", "Add up.")
+    live = LiveRun(console, 'Lab "default": 2 nodes x 2 ranks', "Add up.")
     run = run_json()
     live.begin(RunFolder(None), run)  # type: ignore[arg-type]  # a live run needs no folder
     live.progress(PhaseProgress("start", 1, 1, 3.1, None, None, None), typical_ranks())
@@ -254,7 +264,7 @@ def test_a_line_that_is_redrawn_is_one_line(width: int) -> None:
 
 def test_the_clock_runs_while_the_ranks_start(capsys: Any) -> None:
     console = Console(width=100, force_terminal=True, legacy_windows=False)
-    live = LiveRun(console, "2 nodes x 2 ranks", "Add up.")
+    live = LiveRun(console, 'Lab "default": 2 nodes x 2 ranks', "Add up.")
     live.begin(RunFolder(None), run_json())  # type: ignore[arg-type]
     live.tick(time.monotonic() + 7.0)
     live.end()

@@ -83,6 +83,15 @@ def test_checks_of_a_bad_run() -> None:
     )
 
 
+def test_a_backend_that_limits_nothing_says_so() -> None:
+    run = run_json()
+    on_ray = {**run["lab"], "backend": "ray"}
+    assert words(ranks_of([[record()]] * 4), lab=on_ray)[2] == (
+        True,
+        "links measured; nothing is limited by this backend",
+    )
+
+
 def test_divergence_is_good_where_it_is_expected() -> None:
     ranks = ranks_of([[record()]] * 4, sums=("aa" * 32, "bb" * 32, "cc" * 32, "dd" * 32))
     job = {**run_json()["job"], "expects_divergence": True}

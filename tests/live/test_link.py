@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from cluster.nodes import Node
 from cluster.spec import LOOPBACK_MTU, payload_ceiling
 from jobs.rankplan import measured_links
 from tests.jobs.command import valid
@@ -201,14 +200,11 @@ def test_the_next_run_is_predicted_from_a_new_measurement(it: TestLab) -> None:
     prediction = json.loads((folder / "prediction.json").read_text())
     assert (summary["parts"], summary["link"]["proof"]) == ([], "probed")
     assert run["probe"]["measured_at"] > changed_at
-    assert prediction["inputs"]["links"] == measured_links(run["probe"], nodes_of(run))
+    assert prediction["inputs"]["links"] == measured_links(
+        run["probe"], [node["name"] for node in run["lab"]["nodes"]]
+    )
     assert summary["predicted"]["error_ratio"] is not None
     probed(it, 100 * MBIT)
-
-
-def nodes_of(run: dict[str, Any]) -> list[Node]:
-    keys = ("name", "index", "address", "interface")
-    return [Node(*(node[key] for key in keys)) for node in run["lab"]["nodes"]]
 
 
 def test_one_node_all_nodes_and_no_limit_at_all(it: TestLab) -> None:

@@ -80,6 +80,7 @@ class Checkout:
             '[project]\nname = "ddplab"\ndependencies = ["click>=8.1", "torch>=2.6"]\n'
             "[project.optional-dependencies]\n"
             'server = ["uvicorn>=0.34"]\ndocker = ["docker>=7"]\ndev = ["pytest>=8"]\n'
+            'ray = ["ray>=2.40"]\ngpu = ["nvidia-ml-py>=12"]\n'
         )
         self._make_stub()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import jobs.scale.places
 import jobs.scale.sizes
 from cluster.backends import Chosen
 from cluster.errors import ProbeFailed
@@ -21,9 +22,10 @@ from cluster.nodes import Making
 from cluster.state import LabDirectory
 from jobs.errors import LaunchError, RunFailed, RunStopped
 from jobs.progress import PhaseProgress
+from jobs.scale.places import LabChoice
 from jobs.scale.plan import Size, plan_scale
 from jobs.scale.rows import ScaleRow
-from jobs.scale.sizes import LabChoice, ScaleResult, Turns, scale
+from jobs.scale.sizes import ScaleResult, Turns, scale
 from jobs.spec import JobSpec
 from tests.jobs.command import valid
 from tests.jobs.conftest import MakeLab, cluster_spec
@@ -229,7 +231,7 @@ def test_a_stop_while_a_lab_comes_up(
             time.sleep(5)
         return labs.bring_up(spec, *arguments, **options)
 
-    monkeypatch.setattr(jobs.scale.sizes, "bring_up", bring_up)
+    monkeypatch.setattr(jobs.scale.places, "bring_up", bring_up)
     result = run_it(tmp_path / "runs", "ring")
     assert result.error is not None
     assert result.error.message == f"stopped by {who} at size 1x2; its lab was taken down"
@@ -244,7 +246,7 @@ def test_a_stop_while_a_lab_is_taken_down_waits_for_it_and_is_heard(
         os.kill(os.getpid(), signal.SIGINT)
         labs.take_down(name)
 
-    monkeypatch.setattr(jobs.scale.sizes, "take_down", take_down)
+    monkeypatch.setattr(jobs.scale.places, "take_down", take_down)
     result = run_it(tmp_path / "runs", "ring")
     assert isinstance(result.error, RunStopped)
     assert (labs.up, len(labs.had)) == ([], 1)
