@@ -16,6 +16,11 @@
     |   +-- CommandFailed
     +-- ShapingError        the kernel holds something else than what was asked
     +-- ProbeFailed         a link does not carry what was asked
+    +-- RayError            a Ray cluster cannot be used as asked
+        +-- NoRay           there is none where it was looked for, or it does not answer
+        +-- NotPlaced       it has no room for what was asked
+        +-- NodesDiffer     its nodes do not run the same software
+        +-- FabricRefused   a node has no such NIC
 
 Every error says what was seen, the rule and the fix; screens and `--json` are made from these.
 """
@@ -183,3 +188,33 @@ class ProbeFailed(ClusterError):
     """A link does not carry what was asked."""
 
     kind = "probe_failed"
+
+
+class RayError(ClusterError):
+    """A Ray cluster cannot be used as asked."""
+
+    kind = "ray_error"
+
+
+class NoRay(RayError):
+    """There is no Ray cluster where it was looked for, or it does not answer."""
+
+    kind = "no_ray"
+
+
+class NotPlaced(RayError):
+    """Ray has no room for the nodes asked for."""
+
+    kind = "not_placed"
+
+
+class NodesDiffer(RayError):
+    """The nodes of a Ray cluster do not run the same software."""
+
+    kind = "nodes_differ"
+
+
+class FabricRefused(RayError):
+    """A node has no NIC such as was asked for."""
+
+    kind = "fabric_refused"
