@@ -43,15 +43,21 @@ class RankFacts:
     versions: dict[str, str | None]
     threads_asked: int | None
     job: dict[str, Any]
+    problem: str | None = None
+    """Why this rank cannot train; it has come to say so."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def own_facts(
-    seat: Seat, nic: FabricNic, job: JobSpec, environment: Mapping[str, str]
+    seat: Seat,
+    nic: FabricNic | None,
+    job: JobSpec | None,
+    environment: Mapping[str, str],
+    problem: str | None = None,
 ) -> RankFacts:
-    """This rank's."""
+    """This rank's. Without a `problem` there are a NIC and a job."""
     asked = environment.get(THREADS, "")
     place = node_identity({})
     return RankFacts(
@@ -62,9 +68,9 @@ def own_facts(
         nnodes=seat.nnodes,
         place=place,
         host=platform.node(),
-        interface=nic.interface,
-        address=nic.address,
-        loopback=nic.is_loopback,
+        interface=nic.interface if nic else "",
+        address=nic.address if nic else "",
+        loopback=bool(nic and nic.is_loopback),
         nics=listed(nics()),
         machine=NodeFacts(
             kernel=platform.release(),
@@ -76,7 +82,8 @@ def own_facts(
         ).to_json(),
         versions=versions(),
         threads_asked=int(asked) if asked.isdecimal() and int(asked) else None,
-        job=job.model_dump(mode="json"),
+        job=job.model_dump(mode="json") if job else {},
+        problem=problem,
     )
 
 
@@ -108,6 +115,9 @@ class Layout:
 
 def layout(ranks: Sequence[RankFacts]) -> Layout:
     """Raises LaunchError, the same on all ranks, where they cannot train together."""
+    for facts in ranks:
+        if facts.problem:
+            raise LaunchError(f"rank {facts.rank} ({facts.host}): {facts.problem}")
     _require_one_job(ranks)
     _require_one_version(ranks)
     places = _nodes(ranks)
