@@ -1,7 +1,7 @@
 """What one rank does from its start to its end: `main`, called by the agent in a fresh process.
 
 Owns how a rank gets ready, and how it fails. What it does then is `rankrun`; what is put around
-its model is `wrapping`. `torchrun ... -m jobs.worker --job hier --out runs/x` is `torchrun.command`.
+its model is `wrapping`. A rank that torchrun starts (-m jobs.worker) begins in `torchrun.command`.
 """
 
 import json
