@@ -5,7 +5,7 @@
 
 override SHELL := /bin/sh
 override TARGETS := help setup doctor cluster-up cluster-status cluster-probe link cluster-down \
-                    run compare scale proof runs runs-clean base-image test check benchmarks \
+                    run compare scale collect proof runs runs-clean base-image test check benchmarks \
                     bench-ddp lessons
 # Words that say more about the target before them: make proof algorithms.
 override WORDS := $(if $(filter proof,$(MAKECMDGOALS)),algorithms)
