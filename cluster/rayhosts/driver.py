@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -23,12 +24,15 @@ from cluster.rayhosts import actor, facts
 CONNECT_S = 3.0
 ANSWER_S = 10
 """How long Ray's own head is waited for."""
+BEAT_S = 3.0
 START_S = 60.0
 ORDERLY_S = 8.0
 """How long an orderly end may take once standard input has ended."""
 MOST_CALLS = 32
 """At once on one node; each program that runs there takes one."""
 LINE_BYTES = 1 << 24
+MOST_LETTERS = 600
+NUMBERED = re.compile(r"actor [0-9a-f]{32}")
 
 
 class Refused(Exception):
@@ -46,11 +50,13 @@ class Driver:
         self._ray: Any = None
         self._group: Any = None
         self._hosts: list[Any] = []
+        self._beating: asyncio.Task[None] | None = None
 
     async def attach(self, address: str, node_address: str | None) -> Mapping[str, Any]:
         """Connects; what the cluster's nodes have, and what is free of it."""
         require_answer(address)
         os.environ["RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS"] = str(ANSWER_S)
+        os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(ANSWER_S)
         try:
             import ray
         except ImportError as exc:
@@ -94,6 +100,7 @@ class Driver:
             self._remove_group()
             raise Refused("not_placed", json.dumps(now))
         self._start_hosts(bundles)
+        self._beating = asyncio.create_task(self._beat())
         told = await self._facts()
         where = placement_group_table(self._group)["bundles_to_node_id"]
         return [{"id": where[index], **each} for index, each in enumerate(told)]
@@ -111,6 +118,13 @@ class Driver:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
             )
             self._hosts.append(options.remote())
+
+    async def _beat(self) -> None:
+        """Actors end what they run when this stops: Ray's own word may be lost with its head."""
+        while True:
+            for host in self._hosts:
+                host.beat.remote()
+            await asyncio.sleep(BEAT_S)
 
     async def _facts(self) -> list[dict[str, Any]]:
         source = inspect.getsource(facts)
@@ -172,7 +186,10 @@ def said(exc: BaseException) -> str:
     seen = [exc, *([exc.__cause__] if exc.__cause__ else [])]
     lines = [line.strip() for each in seen for line in str(each).splitlines()]
     names = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
-    return " ".join(line for line in lines if line and not line.startswith(names))[:600]
+    words = " ".join(line for line in lines if line and not line.startswith(names))
+    for advice in (" Some common causes", " The task may or may not"):
+        words = words.partition(advice)[0]
+    return NUMBERED.sub("actor", words)[:MOST_LETTERS]
 
 
 class Service:
