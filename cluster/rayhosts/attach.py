@@ -267,5 +267,6 @@ def _spec(lab: Lab | None, ranks_per_node: int, nodes: int) -> ClusterSpec:
         data = lab.spec.to_dict()
         names = {f"node{at}" for at in range(nodes)}
         overrides = data.pop("overrides", {})
-        data["overrides"] = {name: it for name, it in overrides.items() if name in names}
+        if kept := {name: it for name, it in overrides.items() if name in names}:
+            data["overrides"] = kept
     return ClusterSpec.from_dict({**data, "nodes": nodes, "ranks_per_node": ranks_per_node})

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cluster.descendants import adopt_orphans, descendants, kill_descendants
 from cluster.holding import start_ticks
@@ -67,7 +68,7 @@ def _supervise(folder: str, words: Sequence[str], tell: int, kept: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _end(home))
     try:
-        os.write(tell, _started(home, words).encode())
+        os.write(tell, json.dumps(_started(home, words)).encode() + b"\n")
         os.close(tell)
         if os.read(kept, len(KEEP)) == KEEP:
             while _whole():
@@ -76,7 +77,7 @@ def _supervise(folder: str, words: Sequence[str], tell: int, kept: int) -> None:
         _end(home)
 
 
-def _started(home: str, words: Sequence[str]) -> str:
+def _started(home: str, words: Sequence[str]) -> dict[str, Any]:
     command = [sys.executable, "-c", RAY, "start", *words, f"--temp-dir={home}"]
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     done = subprocess.run(
@@ -84,8 +85,8 @@ def _started(home: str, words: Sequence[str]) -> str:
     )
     if done.returncode or not _whole():
         said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        return json.dumps({"failed": said[-5:], "status": done.returncode})
-    return json.dumps({"pid": os.getpid(), "ticks": start_ticks(os.getpid())})
+        return {"failed": said[-5:], "status": done.returncode}
+    return {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
 
 
 def _whole() -> bool:
