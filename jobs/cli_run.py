@@ -189,11 +189,12 @@ def _run(spec: "JobSpec", site: "Site", as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(result.summary))
     else:
-        _show_result(result)
-    return _exit_code(result)
+        show_result(result)
+    return exit_code(result)
 
 
-def _exit_code(result: "RunResult") -> int:
+def exit_code(result: "RunResult") -> int:
+    """Of a command that ran this, and nothing else."""
     from jobs.errors import RunStopped
 
     if result.error is None:
@@ -201,7 +202,8 @@ def _exit_code(result: "RunResult") -> int:
     return STOPPED if isinstance(result.error, RunStopped) else FAILED
 
 
-def _show_result(result: "RunResult") -> None:
+def show_result(result: "RunResult") -> None:
+    """What the run came to, and where its files are; on standard error why it failed."""
     from jobs.report.errors import error_screen
     from jobs.report.run_screen import closing_screen, files_line
     from jobs.report.terminal import error_console, output_console, show

@@ -3,10 +3,9 @@
 Owns that every rank prices and records the same measurement. How it is made is `ddp.probe`'s.
 """
 
-from ddp.probe import probe_links
-
 from ddp.fabric import Fabric
 from ddp.membership import Membership
+from ddp.probe import probe_links
 from ddp.transport.p2p import P2PTransport
 from jobs.argument import NodeRates, RankArgument
 from jobs.rankplan import measured_links

@@ -25,9 +25,15 @@ def rendezvous(told: RankArgument) -> Iterator[Store]:
     Raises WorkerError, naming the NIC or the ranks that are missing, when it cannot be joined.
     """
     _check_interface(told.interface)
+    with joined(told, _open_store(told, timedelta(seconds=told.job.ddp.timeout_s))) as store:
+        yield store
+
+
+@contextmanager
+def joined(told: RankArgument, store: Store) -> Iterator[Store]:
+    """The same, where the store is there already."""
     os.environ["GLOO_SOCKET_IFNAME"] = told.interface
     timeout = timedelta(seconds=told.job.ddp.timeout_s)
-    store = _open_store(told, timeout)
     try:
         _wait_for_all(told, store, timeout)
         _connect(told, store, timeout)

@@ -117,6 +117,18 @@ def create_run(
             (folder.path / LOCK).unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Marks a folder that is there already as running, inside the block."""
+    path = folder.path / LOCK
+    with path.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def point_latest(folder: RunFolder) -> None:
     """Makes runs/latest a link to the folder, unless something that is no link is in its place."""
     latest = folder.path.parent / LATEST

@@ -1,7 +1,7 @@
 """What one rank does from its start to its end: `main`, called by the agent in a fresh process.
 
 Owns how a rank gets ready, and how it fails. What it does then is `rankrun`; what is put around
-its model is `wrapping`.
+its model is `wrapping`. `torchrun ... -m jobs.worker --job hier --out runs/x` is `torchrun.command`.
 """
 
 import json
@@ -123,3 +123,9 @@ def ready_to_train(
             events.phase("start", 1, 1)
             with delay.into_buckets(ddp):
                 yield RankRun(told, events, writer, trainer, calibration)
+
+
+if __name__ == "__main__":
+    from jobs.torchrun.command import main as started_by_others
+
+    started_by_others()

@@ -24,7 +24,10 @@ TORCH_SIZE = "about 190 MB"
 _PACKAGES_MB = {"run": 30, "ray": 110, "dev": 140}
 
 _TORCH_SECTION = re.compile(r"^# torch.*?(?=^# |\Z)", re.MULTILINE | re.DOTALL)
-_NOT_COMPILED = r"/(tests?|networkx|setuptools|pip)/|/torch/(testing/_internal|onnx|_inductor|ao)/"
+_NOT_COMPILED = (
+    r"/(tests?|networkx|setuptools|pip)/|/torch/(testing/_internal|onnx|_inductor|ao)/"
+    r"|/ray/(rllib|serve|tune|train|data|llm|dashboard)/"
+)
 _REQUIREMENTS = """\
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:

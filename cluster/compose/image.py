@@ -35,7 +35,7 @@ BASE_VARIABLE = "DDPLAB_BASE_IMAGE"
 DOCKERFILE = Path("images", "Dockerfile")
 CONSTRAINTS = "constraints.txt"
 WHEELS = Path("images", "wheels")
-SECTIONS = ("# torch", "# what else ddplab runs with")
+SECTIONS = ("# torch", "# what else ddplab runs with", "# real clusters")
 """The parts of constraints.txt that hold what nodes run with."""
 NO_IMAGE = "BACKEND=netns     needs no image"
 STAGE_LABEL = "ddplab.built-by"
@@ -142,10 +142,13 @@ def _lay_out(context: Path, target: Target) -> None:
 def _sources(project: Path) -> dict[str, str]:
     """The files that the image is made from, each with no more in it than counts."""
     document = tomllib.loads((project / "pyproject.toml").read_text())
-    needs = json.dumps(document["project"]["dependencies"])
+    project_keys = document["project"]
+    needs = json.dumps(project_keys["dependencies"])
+    ray = json.dumps(project_keys["optional-dependencies"]["ray"])
     return {
         CONSTRAINTS: node_pins((project / CONSTRAINTS).read_text()),
-        "pyproject.toml": f"[project]\ndependencies = {needs}\n",
+        "pyproject.toml": f"[project]\ndependencies = {needs}\n"
+        f"[project.optional-dependencies]\nray = {ray}\n",
         str(DOCKERFILE): (project / DOCKERFILE).read_text(),
     }
 

@@ -133,9 +133,7 @@ class Host:
         """Programs import this project's packages from here."""
         self._folder = folder
 
-    def start(
-        self, key: str, argv: Sequence[str], env: Mapping[str, str], cwd: str | None
-    ) -> None:
+    def start(self, key: str, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
         """Starts a program. One that cannot be started is one that says so, and has ended."""
         command = [sys.executable if argv[0] == "python" else argv[0], *argv[1:]]
         try:

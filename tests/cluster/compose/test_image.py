@@ -67,8 +67,10 @@ def test_the_build_sees_only_what_the_name_tells() -> None:
     assert sorted(api.context) == ["constraints.txt", "images/Dockerfile", "pyproject.toml"]
     assert pins == [line for line in api.context["constraints.txt"].splitlines() if "==" in line]
     assert len([pin for pin in pins if pin.startswith("torch==")]) == 1
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert tomllib.loads(api.context["pyproject.toml"]) == {"project": {"dependencies": needs}}
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ray = {"ray": whole["optional-dependencies"]["ray"]}
+    needed = {"dependencies": whole["dependencies"], "optional-dependencies": ray}
+    assert tomllib.loads(api.context["pyproject.toml"]) == {"project": needed}
 
 
 def test_two_commands_at_once_build_it_once() -> None:

@@ -69,9 +69,10 @@ def test_all_that_ddplab_runs_with_is_pinned_for_nodes() -> None:
     pins = node_pins((ROOT / "constraints.txt").read_text())
     pinned = set(re.findall(r"^([a-z0-9-]+)==", pins, re.MULTILINE))
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needs = {re.split("[<>=]", need)[0] for need in document["project"]["dependencies"]}
-    assert needs <= pinned
-    assert {"sympy", "pydantic-core"} <= pinned  # and what these need
+    project = document["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["ray"]]
+    assert {re.split("[<>=]", need)[0] for need in wanted} <= pinned
+    assert {"sympy", "pydantic-core", "msgpack", "urllib3"} <= pinned  # and what these need
     assert not {"pytest", "docker", "starlette"} & pinned
 
 
