@@ -7,6 +7,7 @@ The only module here that imports ray.
 """
 
 import asyncio
+import importlib
 import inspect
 import json
 import os
@@ -22,7 +23,10 @@ from typing import Any
 from cluster.rayhosts import actor, facts
 
 CONNECT_S = 3.0
-ANSWER_S = 10
+SETTINGS = {
+    "RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS": "10",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
 """How long Ray's own head is waited for."""
 BEAT_S = 3.0
 START_S = 60.0
@@ -55,10 +59,9 @@ class Driver:
     async def attach(self, address: str, node_address: str | None) -> Mapping[str, Any]:
         """Connects; what the cluster's nodes have, and what is free of it."""
         require_answer(address)
-        os.environ["RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS"] = str(ANSWER_S)
-        os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(ANSWER_S)
+        os.environ.update(SETTINGS)
         try:
-            import ray
+            ray = importlib.import_module("ray")
         except ImportError as exc:
             raise Refused("no_ray", str(exc)) from exc
         own = {"_node_ip_address": node_address} if node_address else {}
@@ -72,11 +75,9 @@ class Driver:
         return {"nodes": self._nodes(), "here": facts.facts()}
 
     def _nodes(self) -> list[dict[str, Any]]:
-        from ray._private.state import available_resources_per_node
-
         free: Mapping[str, Any] = {}
         with suppress(Exception):  # Ray's own, not promised to stay
-            free = available_resources_per_node()
+            free = importlib.import_module("ray._private.state").available_resources_per_node()
         return [
             {
                 "id": node["NodeID"],
@@ -187,7 +188,7 @@ def said(exc: BaseException) -> str:
     lines = [line.strip() for each in seen for line in str(each).splitlines()]
     names = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
     words = " ".join(line for line in lines if line and not line.startswith(names))
-    for advice in (" Some common causes", " The task may or may not"):
+    for advice in (" Some common causes", " The task may or may not", " Last connection error"):
         words = words.partition(advice)[0]
     return NUMBERED.sub("actor", words)[:MOST_LETTERS]
 
