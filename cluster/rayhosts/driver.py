@@ -65,7 +65,11 @@ class Driver:
         except ImportError as exc:
             raise Refused("no_ray", str(exc)) from exc
         own = {"_node_ip_address": node_address} if node_address else {}
-        quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "configure_logging": False}
+        quiet: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": "CRITICAL",
+            "configure_logging": False,
+        }
         try:
             await asyncio.to_thread(ray.init, address=address, **quiet, **own)
         except Exception as exc:
