@@ -85,7 +85,7 @@ def attached(asked: RayAsked) -> Iterator[Attached]:
             name=address if lab is None else lab.name,
             spec=_spec(lab, size, len(hosted)),
             backend=BACKEND,
-            nodes=_nodes(relay, asked.fabric, hosted, placing, lab, told["here"]),
+            nodes=_nodes(relay, asked.fabric, hosted, lab, told["here"]),
             created_at=time.time(),
             underlay=lab,
         )
@@ -181,8 +181,8 @@ def _of_lab(
     """In a lab that a job does not fill its first nodes are meant, so that links are as it says."""
     own = [node.address for node in lab.nodes.list()]
     alive = {machine.address for machine in pool}
-    if addresses is None and asked.strategy == SPREAD:
-        addresses = tuple(own[: asked.nodes or len(own)])
+    if addresses is None and asked.strategy == SPREAD and (asked.nodes or 0) <= len(own):
+        addresses = tuple(own[: asked.nodes])
     if addresses is None:
         return None
     if lost := [it.name for it in lab.nodes.list() if it.address in {*addresses} - alive]:
@@ -232,7 +232,6 @@ def _nodes(
     relay: Relay,
     fabric: str | None,
     placed: Sequence[tuple[str, int, Mapping[str, Any]]],
-    placing: Placing,
     lab: Lab | None,
     here: Mapping[str, Any],
 ) -> RayNodes:

@@ -37,6 +37,8 @@ PORTS: Mapping[str, int] = {
     "max-worker-port": 10999,
 }
 """All below those that the kernel hands out, from which ranks take theirs."""
+SETTINGS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
+"""What is left of a cluster ends so long after its head."""
 OBJECT_STORE_BYTES = 80 << 20
 START_S = 60.0
 STOP_S = 20.0
@@ -131,7 +133,7 @@ class _Starting:
         if "--head" in words:
             options.append("--include-dashboard=false")
         argv = [lab.nodes.python, "-m", MODULE, "start", f"ray-{node.name}", *options]
-        self._process = lab.nodes.exec(node, argv)
+        self._process = lab.nodes.exec(node, argv, env=SETTINGS)
 
     def __enter__(self) -> "_Starting":
         return self
