@@ -15,7 +15,7 @@ from jobs.errors import DataError, ModelError, WorkerError
 from jobs.modelfile import KEY, ModelFile
 from jobs.models import Model
 from jobs.owncode import FoundHook, find_hook
-from jobs.rendezvous import ranks_words
+from jobs.rankwords import ranks_words
 from jobs.wrapping import told_in_words
 
 Made = TypeVar("Made")

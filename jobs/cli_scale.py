@@ -96,7 +96,6 @@ def _in_labs(where: Mapping[str, Any]) -> "tuple[ClusterSpec, Places, Chosen]":
 def _on_ray(where: Mapping[str, Any]) -> "tuple[ClusterSpec, Places, Site]":
     """The whole Ray cluster, a part of it for each size, and the whole as it is told."""
     from cluster.rayhosts.attach import attached
-
     from jobs.scale.places import OnCluster
 
     for name, usual in (("cluster", None), ("rate", None), ("privilege", "none")):

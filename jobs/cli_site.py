@@ -12,7 +12,6 @@ from jobs.verbs import CommandLineError
 
 if TYPE_CHECKING:
     from cluster.rayhosts.attach import RayAsked
-
     from cluster.site import Site
 
 RAY, DEFAULT_LAB = "ray", "default"

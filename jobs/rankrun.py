@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddp.calibrate import Calibration
 from jobs.argument import RankArgument
+from jobs.clocks import RankClock
 from jobs.derive import reductions
 from jobs.events import Events, PhaseName
 from jobs.header import plan_keys
@@ -41,6 +42,7 @@ class RankRun:
     writer: RecordWriter
     trainer: Trainer
     calibration: Calibration | None
+    clock: RankClock | None = None
 
     _sent: list[StepRecord] = field(default_factory=list)
     _baseline_done: int = 0
@@ -150,6 +152,7 @@ class RankRun:
             "inter_node_bytes": _total([record.inter_node_bytes for record in self._sent]),
             "nic_tx_bytes": sent,
             "nic_rx_bytes": received,
+            "clock": self.clock.measure().to_json() if self.clock else None,
         }
         self.writer.end(end)
         dist.barrier()  # rank 0 holds the store: nobody may still need it when it leaves

@@ -16,6 +16,7 @@ from ddp.errors import DdpError
 from ddp.failure import leave_together
 from jobs.argument import RankArgument
 from jobs.errors import WorkerError
+from jobs.rankwords import ranks_words
 
 
 @contextmanager
@@ -109,8 +110,3 @@ def _connect(told: RankArgument, store: Store, timeout: timedelta) -> None:
             fix="look at the logs of the other ranks; ddplab probe measures the links",
             seen=str(exc).partition("\n")[0],
         ) from exc
-
-
-def ranks_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 1, 3`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

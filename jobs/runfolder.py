@@ -118,6 +118,31 @@ def create_run(
 
 
 @contextmanager
+def new_folder(path: Path) -> Iterator[RunFolder]:
+    """A folder that lies aside inside the block, and then has this name; none where it fails.
+
+    Raises RecordsError where the name is taken, or the folder cannot be made.
+    """
+    if os.path.lexists(path):
+        raise RecordsError(
+            f"{path}: there already",
+            rule="each run has a folder of its own",
+            fix="give it another name, or remove what is there",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = RunFolder(_aside(path.parent))
+        aside.path.mkdir()
+        try:
+            yield aside
+            aside.path.rename(path)
+        finally:
+            shutil.rmtree(aside.path, ignore_errors=True)
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+
+
+@contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """Marks a folder that is there already as running, inside the block."""
     path = folder.path / LOCK

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
+from jobs.clockshift import on_first_clock
 from jobs.derive import PHASES, StepFigures
 from jobs.errors import JobError
 from jobs.figures import RunFigures, busiest, figures_of_steps, run_figures
@@ -42,8 +43,9 @@ class Explained(Protocol):
 
 
 def read_ranks(run_dir: Path, world_size: int) -> list[RankRecords]:
-    """The records of every rank; a rank that never wrote has none."""
-    return [read_records(records_path(run_dir, rank)) for rank in range(world_size)]
+    """The records of every rank, on the clock of rank 0; a rank that never wrote has none."""
+    paths = [records_path(run_dir, rank) for rank in range(world_size)]
+    return [on_first_clock(read_records(path)) for path in paths]
 
 
 def replicas(ranks: Sequence[RankRecords]) -> tuple[str | None, bool | None]:

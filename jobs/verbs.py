@@ -38,6 +38,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Train several jobs in turn; say how many times as fast each is.",
     ),
     "scale": ("jobs.cli_scale", "Train at several numbers of nodes; see what each one adds."),
+    "collect": (
+        "jobs.cli_collect",
+        "Make one run of what ranks left on several machines.",
+    ),
     "proof": ("jobs.cli_proof", "Prove the gradients against one process; needs no lab."),
     "runs": ("jobs.cli_run", "List all runs."),
     "runs-clean": ("jobs.cli_run", "Remove all runs but the last ones."),

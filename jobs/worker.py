@@ -1,7 +1,7 @@
 """What one rank does from its start to its end: `main`, called by the agent in a fresh process.
 
 Owns how a rank gets ready, and how it fails. What it does then is `rankrun`; what is put around
-its model is `wrapping`. `torchrun ... -m jobs.worker --job hier --out runs/x` is `torchrun.command`.
+its model is `wrapping`. A rank that torchrun starts (-m jobs.worker) begins in `torchrun.command`.
 """
 
 import json
@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import Store
 from ddp.errors import DdpError, ReductionFailed
 from jobs.agree import agree_on_data, agree_on_hook, agree_on_model
 from jobs.argument import RankArgument
+from jobs.clocks import RankClock
 from jobs.data import Windows
 from jobs.errors import JobError, ModelError
 from jobs.events import Events
@@ -118,11 +119,13 @@ def ready_to_train(
             ddp.communication()  # what came before the first step belongs to none
             trainer = make_trainer(told, ddp, model, windows, delay)
             files = OwnFiles(model.file, algorithm_file(job.ddp), hook.file if hook else None)
-            writer.header(rank_header(told, ddp, files, text, windows, calibration))
+            clock = RankClock.compare(told.rank, told.world_size, job.ddp.timeout_s)
+            facts = rank_header(told, ddp, files, text, windows, calibration)
+            writer.header({**facts, "clock": clock.measure().to_json()})
             dist.barrier()  # nobody sends gradients before all NIC counters are read
             events.phase("start", 1, 1)
             with delay.into_buckets(ddp):
-                yield RankRun(told, events, writer, trainer, calibration)
+                yield RankRun(told, events, writer, trainer, calibration, clock)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,12 @@ VERBS: dict[str, Verb] = {
         ("JOBS", "NODES"),
         command=("ddplab", "scale"),
     ),
+    "collect": Verb(
+        "torchrun on machines that share no folder: one run",
+        ("FROM", "OUT"),
+        ("FROM", "OUT"),
+        command=("ddplab", "collect"),
+    ),
     "proof": Verb(
         "prove the gradients; or: proof algorithms",
         ("ALL", "ALGORITHM", "HOOK"),
@@ -165,6 +171,8 @@ VARIABLES: dict[str, str] = {
     "SET": 'change keys of the job: SET="train.lr=0.01 pace=null"',
     "DATA": "a text file or a folder of them to train on",
     "RUNS": 'finished runs to compare instead of JOBS: RUNS="latest 20261130-1104-hier-..."',
+    "FROM": 'folders with the files of a run, one of each machine: FROM="a b"',
+    "OUT": "the run folder that is made of them: OUT=runs/first",
     "BASE": "the job that others are held against; native, or else the first",
     "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
     "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
@@ -178,7 +186,15 @@ VARIABLES: dict[str, str] = {
     "PYTHON": "the Python to build the environment with",
 }
 
-EXAMPLES = {"NODE": "node1", "JOB": "hier", "JOBS": '"ring hier"', "NODES": '"1 2 4"', "KEEP": "10"}
+EXAMPLES = {
+    "NODE": "node1",
+    "JOB": "hier",
+    "JOBS": '"ring hier"',
+    "NODES": '"1 2 4"',
+    "KEEP": "10",
+    "FROM": '"a b"',
+    "OUT": "runs/first",
+}
 """For the variables that a verb cannot do without."""
 
 _OPTIONS = (
@@ -192,6 +208,7 @@ _OPTIONS = (
         "STEPS",
         "DATA",
         "KEEP",
+        "OUT",
         "RUNS",
         "BASE",
         "MAX_SLOWDOWN",
@@ -209,8 +226,9 @@ def arguments(verb: str, given: Mapping[str, str]) -> list[str]:
     ]
     words += [f"--{name.lower().replace('_', '-')}" for name in FLAGS if name in given]
     words += [f"--set={setting}" for setting in split_settings(given.get("SET", ""))]
-    jobs = [given["JOB"]] if "JOB" in given else given.get("JOBS", "").split()
-    return [*words, "--", *jobs] if jobs else words
+    several = given.get("JOBS", "") or given.get("FROM", "")
+    named = [given["JOB"]] if "JOB" in given else several.split()
+    return [*words, "--", *named] if named else words
 
 
 def split_settings(text: str) -> list[str]:

@@ -232,9 +232,16 @@ def _checks(
 
 
 def _next(run: Mapping[str, Any]) -> Lines:
+    if _elsewhere(run):
+        return []
     other = "hier" if run["job"]["ddp"]["algorithm"] != "hierarchical" else "ring"
     command = f"  next    make run JOB={other}{place_options(run)}"
     return [line(command.ljust(NEXT_WIDTH) + "another way to reduce")]
+
+
+def _elsewhere(run: Mapping[str, Any]) -> bool:
+    """Whether somebody else started the ranks, and said where the files go."""
+    return bool(run["lab"]["backend"] == "torchrun")
 
 
 def _faster(
@@ -262,5 +269,7 @@ def _faster(
 
 
 def files_line(run: Mapping[str, Any], size_bytes: int, width: int) -> Lines:
-    text = f"runs/latest = runs/{run['run_id']} ({significant(size_bytes / 1e6, 2)} MB)"
+    run_id, size = run["run_id"], f"({significant(size_bytes / 1e6, 2)} MB)"
+    folder = f"{run_id}, as --out says" if _elsewhere(run) else f"runs/latest = runs/{run_id}"
+    text = f"{folder} {size}"
     return labelled("files", text, width, label_width=8)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs.clockshift import Shift
 from jobs.derive import StepFigures, communication, figures_of_step
 from jobs.errors import RecordsError
 from jobs.figures import figures_of_steps
@@ -63,7 +64,8 @@ class Follower:
         anchor = header["wall_ns"] - header["monotonic_ns"] if header else None
         self.totals.ranks[rank].note_last(record, anchor)
         step = self._pending.setdefault(record.step, {})
-        step[rank] = record
+        shift = Shift.of(header, None)  # how clocks drift is known at the end only
+        step[rank] = shift.record(record) if shift else record
         if len(step) == len(self.node_of):
             del self._pending[record.step]
             self._count([step[each] for each in range(len(self.node_of))])

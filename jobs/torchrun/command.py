@@ -28,7 +28,8 @@ from jobs.rendezvous import joined
 from jobs.runfolder import locked
 from jobs.spec import JobSpec, load_job
 from jobs.text import Text, check_enough, load_data
-from jobs.torchrun.describing import complete, describe
+from jobs.torchrun.completing import complete
+from jobs.torchrun.describing import describe
 from jobs.torchrun.environment import Seat, seat
 from jobs.torchrun.facts import Layout, layout, own_facts, placed
 from jobs.torchrun.folder import (

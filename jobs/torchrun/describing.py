@@ -1,4 +1,4 @@
-"""run.json of ranks that somebody else started, and the end of their run."""
+"""run.json of ranks that somebody else started, before their first step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,9 @@ from cluster.errors import NodeError
 from cluster.nodes import Node, NodeFacts
 from cluster.site import Attached
 from cluster.spec import ClusterSpec, LinkSpec, LinksSpec
-from jobs.conclude import RunResult, conclude
-from jobs.errors import JobError
-from jobs.launch import AGREED
 from jobs.rankplan import RankPlan, Threads
-from jobs.runfolder import RunFolder
-from jobs.runinfo import describe_run, measured_by_ranks
+from jobs.runinfo import describe_run
 from jobs.spec import JobSpec
-from jobs.summary import read_ranks
 from jobs.torchrun.facts import Layout
 from jobs.torchrun.folder import Session
 
@@ -100,13 +95,3 @@ def describe(
         for node, first in zip(layout.nodes, layout.first, strict=True)
     }
     return {**describe_run(session.run_id, site, plan, created_at), "nodes": facts}
-
-
-def complete(folder: RunFolder, run: dict[str, Any], error: JobError | None) -> RunResult:
-    """What the launcher of a run does at its end: run.json is completed, and all is summed up."""
-    header = read_ranks(folder.path, run["world_size"])[0].header or {}
-    spec = ClusterSpec.from_dict(run["lab"]["cluster"])
-    run |= {key: header.get(key) for key in AGREED}
-    run["probe"] = run["probe"] or measured_by_ranks(header, spec)
-    folder.write("run.json", run)
-    return conclude(folder, run, error)

@@ -8,13 +8,13 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 from cluster.nodes import Node, NodeFacts
 from ddp.membership import node_identity
 from ddp.nic import nics
 from jobs.errors import JobSpecError, LaunchError
+from jobs.rankwords import ranks_words
 from jobs.runinfo import num_cores, versions
 from jobs.spec import JobSpec, node_of
 from jobs.torchrun.environment import Seat
@@ -149,7 +149,7 @@ def _nodes(ranks: Sequence[RankFacts]) -> tuple[int, ...]:
         if any(node is not None for node in told):
             without = [facts.rank for facts in ranks if facts.node is None]
             raise LaunchError(
-                f"{_ranks(without)} not told which node they are on, others were",
+                f"{ranks_words(without)} not told which node they are on, others were",
                 rule="all ranks are started in one way",
                 fix="set GROUP_RANK on every rank, or on none",
             )
@@ -175,11 +175,11 @@ def _local_ranks(ranks: Sequence[RankFacts], places: tuple[int, ...]) -> tuple[i
     for facts, node in zip(ranks, places, strict=True):
         peers = [each for each in range(len(places)) if places[each] == node]
         told = [ranks[each].local_rank for each in peers]
-        seen = f"node {node} has {_ranks(peers)}, with local ranks {told}"
+        seen = f"node {node} has {ranks_words(peers)}, with local ranks {told}"
         announced = {ranks[each].local_world_size for each in peers} - {None}
         if announced - {len(peers)}:
             raise LaunchError(
-                f"node {node} has {_ranks(peers)}, of {sorted(map(str, announced))} announced",
+                f"node {node} has {ranks_words(peers)}, of {sorted(map(str, announced))} announced",
                 rule="counts add up",
                 fix="start as many ranks on each node as were announced",
             )
@@ -262,12 +262,3 @@ def _threads(ranks: Sequence[RankFacts]) -> int:
         for facts in ranks
     ]
     return min([*asked, *shares])
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0 to 3`, or `ranks 1, 3`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    in_a_row = len(ranks) > 2 and all(second == first + 1 for first, second in pairwise(ranks))
-    words = f"{ranks[0]} to {ranks[-1]}" if in_a_row else ", ".join(map(str, ranks))
-    return f"ranks {words}"

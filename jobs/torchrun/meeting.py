@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ddp.failure import leave_together
 from jobs.errors import LaunchError, WorkerError
-from jobs.rendezvous import ranks_words
+from jobs.rankwords import ranks_words
 from jobs.torchrun.environment import Seat
 from jobs.torchrun.facts import RankFacts
 

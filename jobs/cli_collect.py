@@ -1,0 +1,27 @@
+"""The verb collect: one run folder of what ranks left on machines that share no folder."""
+
+import json
+from pathlib import Path
+
+import click
+
+from jobs.cli_lab import json_option
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="The run folder that is made."
+)
+@json_option
+def collect(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
+    """Make one run folder of FOLDERS, which torchrun's ranks left on their machines."""
+    from jobs.cli_run import exit_code, show_result
+    from jobs.torchrun.gathering import collect as gather
+
+    result = gather(folders, out)
+    if as_json:
+        click.echo(json.dumps(result.summary))
+    else:
+        show_result(result)
+    return exit_code(result)
