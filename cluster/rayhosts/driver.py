@@ -246,7 +246,8 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     driver = Driver()
     with suppress(BrokenPipeError):
-        asyncio.run(Service(driver, out).run())
+        # not asyncio.run: it would wait for what Ray is still asked for
+        asyncio.new_event_loop().run_until_complete(Service(driver, out).run())
     driver.end()
     os._exit(0)
 
