@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lab import open_lab
+from cluster.nodes import Nodes
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("model.layers=2", "model.width=64", "pace=null")
@@ -57,17 +58,21 @@ class TestLab:
             process.kill()
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def in_node(self, node: str, *argv: str) -> str:
-        """What a command prints inside a node."""
+    def nodes(self) -> Nodes:
+        """Its nodes, in which programs can be started."""
         before = os.environ.get("XDG_RUNTIME_DIR")
         os.environ["XDG_RUNTIME_DIR"] = self.environment()["XDG_RUNTIME_DIR"]
         try:
-            nodes = open_lab(self.name).nodes
+            return open_lab(self.name).nodes
         finally:
             if before is None:
                 del os.environ["XDG_RUNTIME_DIR"]
             else:
                 os.environ["XDG_RUNTIME_DIR"] = before
+
+    def in_node(self, node: str, *argv: str) -> str:
+        """What a command prints inside a node."""
+        nodes = self.nodes()
         (found,) = [it for it in nodes.list() if it.name == node]
         process = nodes.exec(found, argv)
         assert process.stdin and process.stdout and process.stderr
