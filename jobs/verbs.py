@@ -30,6 +30,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "probe": ("jobs.cli_lab", "Measure the links of the lab again."),
     "link": ("jobs.cli_link", "Change the links of the lab, also while a job runs."),
     "down": ("jobs.cli_lab", "Take the lab down."),
+    "ray-up": ("jobs.cli_ray", "Start a Ray cluster inside the lab's nodes."),
+    "ray-down": ("jobs.cli_ray", "End the Ray cluster inside the lab; the lab stays."),
     "run": ("jobs.cli_run", "Train a job on the lab and say what the network cost."),
     "compare": (
         "jobs.cli_compare",

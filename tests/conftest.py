@@ -4,6 +4,7 @@
 """
 
 import functools
+import importlib.util
 import os
 import shutil
 import signal
@@ -83,10 +84,16 @@ def docker_reason() -> str | None:
     return None
 
 
+def ray_reason() -> str | None:
+    """Why no Ray cluster can be started here; None where one can."""
+    return None if importlib.util.find_spec("ray") else "ray is not installed"
+
+
 REASONS: Mapping[str, Callable[[], str | None]] = {
     "netns": netns_reason,
     "docker": docker_reason,
     "prometheus": prometheus.reason,
+    "ray": ray_reason,
 }
 
 

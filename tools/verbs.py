@@ -57,6 +57,15 @@ VERBS: dict[str, Verb] = {
         ("NODE",),
         command=("ddplab", "link"),
     ),
+    "ray-up": Verb(
+        "start a Ray cluster inside the lab's nodes",
+        ("LAB",),
+        layer="ray",
+        command=("ddplab", "ray-up"),
+    ),
+    "ray-down": Verb(
+        "end it; the lab stays", ("LAB",), layer="ray", command=("ddplab", "ray-down")
+    ),
     "runs-clean": Verb(
         "delete all runs but the newest KEEP",
         ("KEEP",),

@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ PAUSE_S = 0.2
 """Between two answers of a program that keeps talking: each call costs milliseconds of CPU."""
 WRITE_POLL_MS = 100
 END_S = 3.0
+ALONE_S = 20.0
+"""So long without a beat of the driver's, and it is gone, or cannot be reached any more."""
 
 
 class Program:
@@ -105,6 +108,18 @@ class Host:
     def __init__(self) -> None:
         self._programs: dict[str, Program] = {}
         self._folder: str | None = None
+        self._beat_s = time.monotonic()
+        threading.Thread(target=self._end_alone, daemon=True).start()
+
+    def beat(self) -> None:
+        """The driver is there."""
+        self._beat_s = time.monotonic()
+
+    def _end_alone(self) -> None:
+        while time.monotonic() < self._beat_s + ALONE_S:
+            time.sleep(1)
+        self.end()
+        os._exit(1)
 
     def facts(self, source: str) -> str:
         """What the text of cluster.rayhosts.facts prints here."""
@@ -118,9 +133,7 @@ class Host:
         """Programs import this project's packages from here."""
         self._folder = folder
 
-    def start(
-        self, key: str, argv: Sequence[str], env: Mapping[str, str], cwd: str | None
-    ) -> None:
+    def start(self, key: str, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
         """Starts a program. One that cannot be started is one that says so, and has ended."""
         command = [sys.executable if argv[0] == "python" else argv[0], *argv[1:]]
         try:

@@ -21,7 +21,8 @@ from cluster.lab import open_lab
 from cluster.nodes import Node, NodeProcess
 from cluster.rayhosts.differences import require_same_software
 from cluster.rayhosts.fabric import Nics, resolve_fabric
-from cluster.rayhosts.kept import make_word, require_cluster
+from cluster.rayhosts.kept import make_word
+from cluster.rayhosts.lab_ray import require_whole
 from cluster.rayhosts.nodes import Hosted, RayNodes
 from cluster.rayhosts.placing import (
     SPREAD,
@@ -74,7 +75,7 @@ def attached(asked: RayAsked) -> Iterator[Attached]:
     """
     addresses = chosen_addresses(asked.strategy)
     lab = open_lab(asked.lab) if asked.address is None else None
-    address = _given(asked.address) if lab is None else require_cluster(lab).address
+    address = _given(asked.address) if lab is None else require_whole(lab).address
     relay = Relay(_driver_on(lab))
     try:
         told = _attach(relay, address, lab)
@@ -85,7 +86,7 @@ def attached(asked: RayAsked) -> Iterator[Attached]:
             name=address if lab is None else lab.name,
             spec=_spec(lab, size, len(hosted)),
             backend=BACKEND,
-            nodes=_nodes(relay, asked.fabric, hosted, placing, lab, told["here"]),
+            nodes=_nodes(relay, asked.fabric, hosted, lab, told["here"]),
             created_at=time.time(),
             underlay=lab,
         )
@@ -156,7 +157,7 @@ def _planned(
     """Ranks per node, and what is asked of Ray."""
     pool = working(machines)
     if lab is not None:
-        addresses = _of_lab(asked, addresses, pool, lab)
+        addresses = _of_lab(asked, addresses, lab)
     nodes = asked.nodes or len(addresses or pool)
     if addresses is not None and len(addresses) != nodes:
         raise RayError(
@@ -175,22 +176,13 @@ def _planned(
     return size, plan_placing(pool, nodes, size, asked.strategy, addresses)
 
 
-def _of_lab(
-    asked: RayAsked, addresses: tuple[str, ...] | None, pool: Sequence[Machine], lab: Lab
-) -> tuple[str, ...] | None:
+def _of_lab(asked: RayAsked, addresses: tuple[str, ...] | None, lab: Lab) -> tuple[str, ...] | None:
     """In a lab that a job does not fill its first nodes are meant, so that links are as it says."""
     own = [node.address for node in lab.nodes.list()]
-    alive = {machine.address for machine in pool}
-    if addresses is None and asked.strategy == SPREAD:
-        addresses = tuple(own[: asked.nodes or len(own)])
+    if addresses is None and asked.strategy == SPREAD and (asked.nodes or 0) <= len(own):
+        addresses = tuple(own[: asked.nodes])
     if addresses is None:
         return None
-    if lost := [it.name for it in lab.nodes.list() if it.address in {*addresses} - alive]:
-        raise NoRay(
-            f"Ray does not run any more on {', '.join(lost)}",
-            "the Ray cluster of a lab is used as a whole",
-            make_word("ray-up", lab.name),
-        )
     if lab.spec.overrides and {*addresses} != {*own[: len(addresses)]}:
         raise RayError(
             "nodes of this lab have links of their own, and not its first ones are asked for",
@@ -232,7 +224,6 @@ def _nodes(
     relay: Relay,
     fabric: str | None,
     placed: Sequence[tuple[str, int, Mapping[str, Any]]],
-    placing: Placing,
     lab: Lab | None,
     here: Mapping[str, Any],
 ) -> RayNodes:
@@ -267,5 +258,6 @@ def _spec(lab: Lab | None, ranks_per_node: int, nodes: int) -> ClusterSpec:
         data = lab.spec.to_dict()
         names = {f"node{at}" for at in range(nodes)}
         overrides = data.pop("overrides", {})
-        data["overrides"] = {name: it for name, it in overrides.items() if name in names}
+        if kept := {name: it for name, it in overrides.items() if name in names}:
+            data["overrides"] = kept
     return ClusterSpec.from_dict({**data, "nodes": nodes, "ranks_per_node": ranks_per_node})

@@ -17,9 +17,7 @@ def require_same_software(nodes: Sequence[tuple[str, Told]], here: Told) -> None
     """Raises NodesDiffer with a table of what differs; every row names a node and its values."""
     differing = [key for key in COMPARED if len({told[key] for _, told in nodes}) > 1]
     first = nodes[0][1]
-    differing += [
-        key for key in COMPARED_HERE if key not in differing and here[key] != first[key]
-    ]
+    differing += [key for key in COMPARED_HERE if key not in differing and here[key] != first[key]]
     missing = [key for key in ("torch", "ddplab") if any(told[key] is None for _, told in nodes)]
     columns = [key for key in COMPARED if key in differing or key in missing]
     if not columns:

@@ -7,9 +7,11 @@ The only module here that imports ray.
 """
 
 import asyncio
+import importlib
 import inspect
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -21,14 +23,20 @@ from typing import Any
 from cluster.rayhosts import actor, facts
 
 CONNECT_S = 3.0
-ANSWER_S = 10
+SETTINGS = {
+    "RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS": "10",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
 """How long Ray's own head is waited for."""
+BEAT_S = 3.0
 START_S = 60.0
 ORDERLY_S = 8.0
 """How long an orderly end may take once standard input has ended."""
 MOST_CALLS = 32
 """At once on one node; each program that runs there takes one."""
 LINE_BYTES = 1 << 24
+MOST_LETTERS = 600
+NUMBERED = re.compile(r"actor [0-9a-f]{32}")
 
 
 class Refused(Exception):
@@ -46,17 +54,22 @@ class Driver:
         self._ray: Any = None
         self._group: Any = None
         self._hosts: list[Any] = []
+        self._beating: asyncio.Task[None] | None = None
 
     async def attach(self, address: str, node_address: str | None) -> Mapping[str, Any]:
         """Connects; what the cluster's nodes have, and what is free of it."""
         require_answer(address)
-        os.environ["RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS"] = str(ANSWER_S)
+        os.environ.update(SETTINGS)
         try:
-            import ray
+            ray = importlib.import_module("ray")
         except ImportError as exc:
             raise Refused("no_ray", str(exc)) from exc
         own = {"_node_ip_address": node_address} if node_address else {}
-        quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "configure_logging": False}
+        quiet: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": "CRITICAL",
+            "configure_logging": False,
+        }
         try:
             await asyncio.to_thread(ray.init, address=address, **quiet, **own)
         except Exception as exc:
@@ -66,11 +79,9 @@ class Driver:
         return {"nodes": self._nodes(), "here": facts.facts()}
 
     def _nodes(self) -> list[dict[str, Any]]:
-        from ray._private.state import available_resources_per_node
-
         free: Mapping[str, Any] = {}
         with suppress(Exception):  # Ray's own, not promised to stay
-            free = available_resources_per_node()
+            free = importlib.import_module("ray._private.state").available_resources_per_node()
         return [
             {
                 "id": node["NodeID"],
@@ -94,6 +105,7 @@ class Driver:
             self._remove_group()
             raise Refused("not_placed", json.dumps(now))
         self._start_hosts(bundles)
+        self._beating = asyncio.create_task(self._beat())
         told = await self._facts()
         where = placement_group_table(self._group)["bundles_to_node_id"]
         return [{"id": where[index], **each} for index, each in enumerate(told)]
@@ -111,6 +123,13 @@ class Driver:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
             )
             self._hosts.append(options.remote())
+
+    async def _beat(self) -> None:
+        """Actors end what they run when this stops: Ray's own word may be lost with its head."""
+        while True:
+            for host in self._hosts:
+                host.beat.remote()
+            await asyncio.sleep(BEAT_S)
 
     async def _facts(self) -> list[dict[str, Any]]:
         source = inspect.getsource(facts)
@@ -172,7 +191,10 @@ def said(exc: BaseException) -> str:
     seen = [exc, *([exc.__cause__] if exc.__cause__ else [])]
     lines = [line.strip() for each in seen for line in str(each).splitlines()]
     names = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
-    return " ".join(line for line in lines if line and not line.startswith(names))[:600]
+    words = " ".join(line for line in lines if line and not line.startswith(names))
+    for advice in (" Some common causes", " The task may or may not", " Last connection error"):
+        words = words.partition(advice)[0]
+    return NUMBERED.sub("actor", words)[:MOST_LETTERS]
 
 
 class Service:
@@ -224,7 +246,8 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     driver = Driver()
     with suppress(BrokenPipeError):
-        asyncio.run(Service(driver, out).run())
+        # not asyncio.run: it would wait for what Ray is still asked for
+        asyncio.new_event_loop().run_until_complete(Service(driver, out).run())
     driver.end()
     os._exit(0)
 

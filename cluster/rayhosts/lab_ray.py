@@ -37,6 +37,8 @@ PORTS: Mapping[str, int] = {
     "max-worker-port": 10999,
 }
 """All below those that the kernel hands out, from which ranks take theirs."""
+SETTINGS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
+"""What is left of a cluster ends so long after its head."""
 OBJECT_STORE_BYTES = 80 << 20
 START_S = 60.0
 STOP_S = 20.0
@@ -63,7 +65,7 @@ def ray_up(lab: Lab) -> RayCluster:
     directory = LabDirectory.of(lab.name)
     with directory.locked():
         kept = read_cluster(lab)
-        if kept and _is_whole(lab, kept):
+        if kept and not _failing(lab, kept, "alive"):
             return RayCluster(lab, kept.address, kept.ray, kept.created_at, already_up=True)
         if kept:
             _stop(lab, kept)
@@ -131,7 +133,7 @@ class _Starting:
         if "--head" in words:
             options.append("--include-dashboard=false")
         argv = [lab.nodes.python, "-m", MODULE, "start", f"ray-{node.name}", *options]
-        self._process = lab.nodes.exec(node, argv)
+        self._process = lab.nodes.exec(node, argv, env=SETTINGS)
 
     def __enter__(self) -> "_Starting":
         return self
@@ -191,14 +193,20 @@ def _said(lab: Lab, node: Node, argv: Sequence[str], timeout_s: float = START_S)
         return process.wait(timeout_s), out
 
 
-def _is_whole(lab: Lab, kept: RayKept) -> bool:
-    return all(status == 0 for status in _each(lab, kept, "alive"))
+def require_whole(lab: Lab) -> RayKept:
+    """The lab's Ray cluster. Raises NoRay where it has none, or Ray has ended on a node."""
+    kept = require_cluster(lab)
+    if lost := _failing(lab, kept, "alive"):
+        raise NoRay(
+            f"Ray has ended on {', '.join(lost)}",
+            "the Ray cluster of a lab is used as a whole",
+            make_word("ray-up", lab.name),
+        )
+    return kept
 
 
 def _stop(lab: Lab, kept: RayKept) -> None:
-    names = [node.name for node in lab.nodes.list()]
-    left = [name for name, status in zip(names, _each(lab, kept, "stop"), strict=True) if status]
-    if left:
+    if left := _failing(lab, kept, "stop"):
         raise NodeError(
             f"Ray on {', '.join(left)} was told to end and is still there",
             f"waited {STOP_S:g} s for it",
@@ -206,8 +214,8 @@ def _stop(lab: Lab, kept: RayKept) -> None:
         )
 
 
-def _each(lab: Lab, kept: RayKept, word: str) -> list[int]:
-    """The exit status of a word of the supervisor's on every node."""
+def _failing(lab: Lab, kept: RayKept, word: str) -> list[str]:
+    """The nodes on which a word of the supervisor's ends with another status than 0."""
 
     def ask(node: Node) -> int:
         pid, ticks = kept.nodes.get(node.name, (0, 0))
@@ -216,7 +224,5 @@ def _each(lab: Lab, kept: RayKept, word: str) -> list[int]:
 
     nodes = lab.nodes.list()
     with ThreadPoolExecutor(len(nodes)) as pool:
-        return list(pool.map(ask, nodes))
-
-
-__all__ = ["RayCluster", "ray_down", "ray_up", "require_cluster"]
+        statuses = list(pool.map(ask, nodes))
+    return [node.name for node, status in zip(nodes, statuses, strict=True) if status]

@@ -98,7 +98,9 @@ def plan_placing(
         None if addresses is None else tuple(addresses),
     )
     room = [_fits(machine, wanted) for machine in pool]
-    if strategy == PACK and sum(room) < nodes or strategy != PACK and sum(map(bool, room)) < nodes:
+    if (strategy == PACK and sum(room) < nodes) or (
+        strategy != PACK and sum(map(bool, room)) < nodes
+    ):
         raise not_placed(placing, machines, None)
     return placing
 
@@ -108,9 +110,7 @@ def _fits(machine: Machine, wanted: Mapping[str, float]) -> int:
     return int(min(machine.total[name] // amount for name, amount in wanted.items()))
 
 
-def not_placed(
-    placing: Placing, machines: Sequence[Machine], limit_s: float | None
-) -> NotPlaced:
+def not_placed(placing: Placing, machines: Sequence[Machine], limit_s: float | None) -> NotPlaced:
     """The error, with what was wanted against what there is. `limit_s`: how long was waited."""
     wanted = {name: value for name, value in placing.bundles[0].items() if ":" not in name}
     each = " and ".join(f"{value:g} {name}" for name, value in wanted.items())

@@ -5,6 +5,7 @@ Knows nothing of what is ordered.
 
 import itertools
 import json
+import signal
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -17,6 +18,8 @@ from cluster.nodes import NodeProcess
 
 END_S = 12.0
 KEPT_LINES = 20
+SIGNALLED = 128
+"""Above it, an exit status tells the signal that ended a program that a client waited for."""
 
 
 class DriverError(Exception):
@@ -97,13 +100,21 @@ class Relay:
         self._fail()
 
     def _fail(self) -> None:
-        words = f"its driver has ended ({self._process.poll()})"
-        last = [line for line in self._errors if line.strip()][-1:]
         with self._lock:
-            self._ending = DriverError("ended", ": ".join([words, *last]))
+            self._ending = DriverError("ended", self._how_it_ended())
             waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             each.set_exception(self._ending)
+
+    def _how_it_ended(self) -> str:
+        status = self._process.poll()
+        if status is None:
+            return "the driver of Ray has closed its output"
+        number = -status if status < 0 else status - SIGNALLED
+        if number in set(signal.Signals):
+            return f"the driver of Ray was killed by {signal.Signals(number).name}"
+        last = [line for line in self._errors if line.strip()][-1:]
+        return ": ".join([f"the driver of Ray ended with status {status}", *last])
 
     def _keep_errors(self) -> None:
         for line in _lines(self._process.stderr):

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cluster.descendants import adopt_orphans, descendants, kill_descendants
 from cluster.holding import start_ticks
@@ -56,6 +57,53 @@ def start(folder: str, words: Sequence[str]) -> int:
     return 0
 
 
+class Supervisor:
+    """Ray of one node, in a temporary folder of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self._home = tempfile.mkdtemp(prefix=f"{folder}-")
+        self._vital: set[str] = set()
+
+    def run(self, words: Sequence[str], tell: int, kept: int) -> None:
+        """Never returns."""
+        try:
+            os.write(tell, json.dumps(self._started(words)).encode() + b"\n")
+            os.close(tell)
+            if os.read(kept, len(KEEP)) == KEEP:
+                while self._whole():
+                    os.waitpid(-1, 0)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        kill_descendants(os.getpid())
+        shutil.rmtree(self._home, ignore_errors=True)
+        os._exit(0)
+
+    def _started(self, words: Sequence[str]) -> dict[str, Any]:
+        command = [sys.executable, "-c", RAY, "start", *words, f"--temp-dir={self._home}"]
+        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=env, check=False
+        )
+        if done.returncode or not self._whole():
+            said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
+            return {"failed": said[-5:], "status": done.returncode}
+        return {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
+
+    def _whole(self) -> bool:
+        """Whether all that this node began with is there; what has ended is reaped."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        names = set()
+        for pid in descendants(os.getpid()):
+            with suppress(OSError):
+                names.add(Path(f"/proc/{pid}/comm").read_text().strip())
+        self._vital |= names & set(VITAL)
+        return "raylet" in self._vital and names >= self._vital
+
+
 def _supervise(folder: str, words: Sequence[str], tell: int, kept: int) -> None:
     """A process of its own session; never returns."""
     os.setsid()
@@ -63,51 +111,10 @@ def _supervise(folder: str, words: Sequence[str], tell: int, kept: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
     adopt_orphans()
-    home = tempfile.mkdtemp(prefix=f"{folder}-")
+    supervisor = Supervisor(folder)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: _end(home))
-    try:
-        os.write(tell, _started(home, words).encode())
-        os.close(tell)
-        if os.read(kept, len(KEEP)) == KEEP:
-            while _whole():
-                os.waitpid(-1, 0)
-    finally:
-        _end(home)
-
-
-def _started(home: str, words: Sequence[str]) -> str:
-    command = [sys.executable, "-c", RAY, "start", *words, f"--temp-dir={home}"]
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, env=env, check=False
-    )
-    if done.returncode or not _whole():
-        said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        return json.dumps({"failed": said[-5:], "status": done.returncode})
-    return json.dumps({"pid": os.getpid(), "ticks": start_ticks(os.getpid())})
-
-
-def _whole() -> bool:
-    """Whether all that this node began with is there. What has ended, and is ours, is reaped."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    names = set()
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):
-            names.add(Path(f"/proc/{pid}/comm").read_text().strip())
-    _SEEN.update(names & set(VITAL))
-    return bool(_SEEN) and names >= _SEEN
-
-
-_SEEN: set[str] = set()
-
-
-def _end(home: str) -> None:
-    kill_descendants(os.getpid())
-    shutil.rmtree(home, ignore_errors=True)
-    os._exit(0)
+        signal.signal(number, lambda *_: supervisor.end())
+    supervisor.run(words, tell, kept)
 
 
 def stop(pid: int, ticks: int) -> int:

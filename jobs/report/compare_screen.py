@@ -8,6 +8,7 @@ from jobs.compare.gate import GateResult
 from jobs.compare.rules import job_differences
 from jobs.compare.stats import Estimate
 from jobs.report.compare_words import sentences
+from jobs.report.site_words import place_options
 from jobs.report.table import Column, table
 from jobs.report.text import (
     BAD,
@@ -249,9 +250,9 @@ def next_lines(
     ranked = [row.it.label for row in (*comparison.contenders, *comparison.rows)]
     other = next(label for label in ranked if label != comparison.base)
     commands = [(f"make compare RUNS={folder} BASE={other}{told}", "another base")]
-    lab, rival = comparison.rows[0].it.run["lab"]["name"], _rival(comparison)
-    if rival and lab in labs:
-        option = "" if lab == "default" else f" LAB={lab}"
+    run, rival = comparison.rows[0].it.run, _rival(comparison)
+    if rival and run["lab"]["name"] in labs:
+        option = place_options(run)
         ring = f'make compare JOBS="{rival} {BADLY_PLACED}"{option}'
         commands.insert(0, (ring, "the ring, badly placed"))
     lines: Lines = []

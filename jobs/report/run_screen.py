@@ -7,6 +7,7 @@ from cluster.units import format_rate
 from jobs.compare.model import PricedRun, faster_rate
 from jobs.figures import RunFigures, busiest
 from jobs.report.parts_table import parts_table
+from jobs.report.site_words import lab_option, place_options
 from jobs.report.text import (
     BAD,
     GOOD,
@@ -234,18 +235,13 @@ def _next(run: Mapping[str, Any]) -> Lines:
     if _elsewhere(run):
         return []
     other = "hier" if run["job"]["ddp"]["algorithm"] != "hierarchical" else "ring"
-    command = f"  next    make run JOB={other}{_lab_option(run)}"
+    command = f"  next    make run JOB={other}{place_options(run)}"
     return [line(command.ljust(NEXT_WIDTH) + "another way to reduce")]
 
 
 def _elsewhere(run: Mapping[str, Any]) -> bool:
     """Whether somebody else started the ranks, and said where the files go."""
     return bool(run["lab"]["backend"] == "torchrun")
-
-
-def _lab_option(run: Mapping[str, Any]) -> str:
-    name = run["lab"]["name"]
-    return "" if name == "default" else f" LAB={name}"
 
 
 def _faster(
@@ -255,8 +251,10 @@ def _faster(
     summary: Mapping[str, Any],
     width: int,
 ) -> Lines:
-    """What a faster link would bring; nothing where that is little, or the links were changed."""
-    priced = PricedRun.of(run, prediction) if summary["link"]["proof"] == "probed" else None
+    """What a faster link would bring; nothing where that is little, or the links were changed, or
+    nobody can change them."""
+    known = summary["link"]["proof"] == "probed" and run["lab"]["underlay"] is not None
+    priced = PricedRun.of(run, prediction) if known else None
     rate = faster_rate(priced.limits) if priced else None
     exposed_s = priced.exposed_s_at(rate) if priced and rate else None
     if priced is None or exposed_s is None or figures.step is None:
@@ -264,7 +262,7 @@ def _faster(
     step_s = priced.compute.step_s + exposed_s
     if step_s > WORTH_IT * figures.step.median:
         return []
-    command = f"          make link NODE=all RATE={format_rate(rate)}{_lab_option(run)}"
+    command = f"          make link NODE=all RATE={format_rate(rate)}{lab_option(run)}"
     words = f"predicted step: {milliseconds(step_s)}"
     words = words if layout(width) == LAYOUTS[0] else f"a faster link ({words})"
     return [line(f"{command}  ".ljust(NEXT_WIDTH) + words)]

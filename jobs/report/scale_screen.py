@@ -11,7 +11,7 @@ from jobs.report.lab_screens import backend_words, making_s, measuring_s
 from jobs.report.lab_words import rate_words
 from jobs.report.run_header import START_S, conditions
 from jobs.report.scale_table import legend, scale_table
-from jobs.report.site_words import site_words
+from jobs.report.site_words import RAY, site_words
 from jobs.report.text import (
     Lines,
     count,
@@ -174,6 +174,8 @@ def next_lines(plan: ScalePlan, typed: Mapping[str, str], width: int) -> Lines:
     """The command that has ended well, with one change a line; `typed` are its variables."""
     fast = plan.cluster.links.inter_node.rate_bits_per_s == parse_rate(FAST)
     changes = {"RATE": SLOW if fast else FAST, "SCALING": "weak" if plan.strong else "strong"}
+    if typed.get("BACKEND") == RAY:
+        del changes["RATE"]
     lines: Lines = []
     for name, value in changes.items():
         label = "" if lines else "next"

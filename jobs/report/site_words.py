@@ -1,9 +1,13 @@
 """Where a job runs, in a sentence: a lab and what its links carry, or a cluster of others."""
 
-from cluster.kept import Lab
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.kept import DEFAULT_LAB, Lab
 from cluster.site import Site
 from jobs.report.lab_words import lab_words, rates_words, size_words
 
+RAY = "ray"
 SHOWN = 4  # so many nodes are named
 
 
@@ -17,6 +21,22 @@ def site_words(site: Site) -> str:
         f"{_cluster(site)}: {size_words(site.spec)} ({', '.join(nodes[:SHOWN])}{more}). "
         f"{_limits(site)}"
     )
+
+
+def lab_option(run: Mapping[str, Any]) -> str:
+    """What names the lab of a run on the command line; nothing for the usual one."""
+    name = run["lab"]["name"]
+    return "" if name == DEFAULT_LAB else f" LAB={name}"
+
+
+def place_options(run: Mapping[str, Any]) -> str:
+    """What makes a command run where this run did."""
+    lab = run["lab"]
+    if lab["backend"] != RAY:
+        return lab_option(run)
+    if lab["underlay"] is not None:
+        return f" BACKEND={RAY}{lab_option(run)}"
+    return f" BACKEND={RAY} ADDRESS={lab['name']} RANKS_PER_NODE={run['nproc_per_node']}"
 
 
 def _cluster(site: Site) -> str:

@@ -13,7 +13,7 @@ from jobs.cli_run import require_rate
 from jobs.cli_site import SiteAsked, opened_site
 from jobs.errors import LaunchError
 from jobs.launch import plan_ranks
-from jobs.report.site_words import site_words
+from jobs.report.site_words import place_options, site_words
 from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
 from jobs.spec import JobSpec
 from jobs.verbs import CommandLineError
@@ -118,3 +118,20 @@ def test_a_run_says_of_what_its_nodes_are(cluster: Attached) -> None:
     assert (lab["name"], lab["backend"], lab["underlay"]) == ("10.0.0.1:6379", "ray", None)
     assert [node["rate_bits_per_s"] for node in lab["nodes"]] == [None, None]
     assert (run["cores"], run["threads"]["per_rank"]) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "underlay", "options"),
+    [
+        ("netns", "default", "netns", ""),
+        ("compose", "a", "compose", " LAB=a"),
+        ("ray", "default", "netns", " BACKEND=ray"),
+        ("ray", "a", "compose", " BACKEND=ray LAB=a"),
+        ("ray", "10.0.0.1:6379", None, " BACKEND=ray ADDRESS=10.0.0.1:6379 RANKS_PER_NODE=2"),
+    ],
+)
+def test_a_command_that_follows_runs_in_the_same_place(
+    backend: str, name: str, underlay: str | None, options: str
+) -> None:
+    lab = {"name": name, "backend": backend, "underlay": underlay}
+    assert place_options({"lab": lab, "nproc_per_node": 2}) == options

@@ -1,48 +1,72 @@
 """What every backend that makes nodes must do; one suite for all of them."""
 
+import functools
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from cluster.backends import BACKENDS
 from cluster.errors import HostError, NodeError, NoLab
-from cluster.nodes import Making, Node, NodeProcess, Place, Shapeable
+from cluster.nodes import Making, Node, NodeProcess, Nodes, Place, Shapeable
 from cluster.spec import ClusterSpec, LinksSpec, load_cluster
 from cluster.state import STATE_FILE
+from tests.live.rays import on, ray_lab
 
 SPEC = load_cluster("2x2").to_dict() | {
     "overrides": {"node1": {"inter_node": {"rate": "50mbit"}, "intra_node": {"rate": "1gbit"}}}
 }
 TIMEOUT_S = 20
-BACKEND_MARKS = {"netns": pytest.mark.netns, "compose": pytest.mark.docker}
+BACKEND_MARKS: dict[str, Any] = {"netns": pytest.mark.netns, "compose": pytest.mark.docker}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=BACKEND_MARKS[name]) for name in BACKENDS],
-)
+RAY = "ray"
+BACKEND_MARKS[RAY] = [pytest.mark.ray, pytest.mark.netns]
+PARAMS = [pytest.param(name, marks=BACKEND_MARKS[name]) for name in BACKENDS]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="module")
-def nodes(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shapeable]:
-    """Two nodes that several tests use; each leaves them as they were."""
-    made = created(backend, tmp_path_factory.mktemp(backend), "several")
-    try:
-        spec = ClusterSpec.from_dict(SPEC)
-        made.up(spec)
-        for node in made.list():
-            made.shape(node, spec.links_of(node.name))
-        yield made
-    finally:
-        made.down()
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Nodes]]:
+    """Two nodes of each backend that several tests use; each leaves them as they were."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def of(name: str) -> Nodes:
+            home = tmp_path_factory.mktemp(name)
+            if name == RAY:
+                return stack.enter_context(on(stack.enter_context(ray_lab(home)))).nodes
+            nodes = created(name, home, "several")
+            stack.callback(nodes.down)
+            spec = ClusterSpec.from_dict(SPEC)
+            nodes.up(spec)
+            for node in nodes.list():
+                nodes.shape(node, spec.links_of(node.name))
+            return nodes
+
+        yield of
+
+
+@pytest.fixture(scope="module")
+def shaped(made: Callable[[str], Nodes], backend: str) -> Shapeable:
+    """Nodes that a backend made, and whose links it limits."""
+    return cast("Shapeable", made(backend))
+
+
+@pytest.fixture(scope="module", params=[*PARAMS, pytest.param(RAY, marks=BACKEND_MARKS[RAY])])
+def nodes(made: Callable[[str], Nodes], request: pytest.FixtureRequest) -> Nodes:
+    """Nodes that run programs, whoever made them."""
+    return made(request.param)
 
 
 def created(backend: str, home: Path, name: str) -> Shapeable:
@@ -65,47 +89,47 @@ def ended(process: NodeProcess, data: bytes = b"") -> tuple[int, str, str]:
     return process.wait(TIMEOUT_S), out, err
 
 
-def said(nodes: Shapeable, node: Node, *argv: str) -> str:
+def said(nodes: Nodes, node: Node, *argv: str) -> str:
     status, out, err = ended(nodes.exec(node, argv))
     assert status == 0, err
     return out.strip()
 
 
-def test_nodes_are_named_numbered_and_addressed(nodes: Shapeable) -> None:
+def test_nodes_are_named_numbered_and_addressed(nodes: Nodes) -> None:
     found = nodes.list()
     assert [(node.name, node.index) for node in found] == [("node0", 0), ("node1", 1)]
     assert len({node.address for node in found}) == 2
     assert all(len(node.interface) >= 2 for node in found)
 
 
-def test_the_interface_of_a_node_owns_its_address(nodes: Shapeable) -> None:
+def test_the_interface_of_a_node_owns_its_address(nodes: Nodes) -> None:
     for node in nodes.list():
         shown = said(nodes, node, "ip", "-o", "-4", "addr", "show", "dev", node.interface)
         assert re.search(rf"\binet {re.escape(node.address)}/", shown)
         assert "LOOPBACK,UP" in said(nodes, node, "ip", "-o", "link", "show", "dev", "lo")
 
 
-def test_programs_get_input_and_give_output_errors_and_status(nodes: Shapeable) -> None:
+def test_programs_get_input_and_give_output_errors_and_status(nodes: Nodes) -> None:
     script = "read word; echo got $word; echo odd >&2; exit 7"
     for node in nodes.list():
         process = nodes.exec(node, ["sh", "-c", script])
         assert ended(process, b"a word\n") == (7, "got a word\n", "odd\n")
 
 
-def test_arguments_arrive_as_they_were(nodes: Shapeable) -> None:
+def test_arguments_arrive_as_they_were(nodes: Nodes) -> None:
     words = ["two words", "$HOME", "a'b\"c", "", "*", "-n", "--", "a=b"]
     shown = ended(nodes.exec(nodes.list()[0], ["printf", "[%s]", *words]))[1]
     assert shown == "".join(f"[{word}]" for word in words)
 
 
-def test_environment_is_added_and_the_folder_taken(nodes: Shapeable) -> None:
+def test_environment_is_added_and_the_folder_taken(nodes: Nodes) -> None:
     node = nodes.list()[0]
     process = nodes.exec(node, ["sh", "-c", "echo $A; pwd; echo ${PATH:+p}"], env={"A": "x y"})
     assert ended(process)[1].splitlines()[0::2] == ["x y", "p"]
     assert ended(nodes.exec(node, ["pwd"], cwd="/usr"))[1] == "/usr\n"
 
 
-def test_errors_can_go_to_a_file(nodes: Shapeable, tmp_path: Path) -> None:
+def test_errors_can_go_to_a_file(nodes: Nodes, tmp_path: Path) -> None:
     with (tmp_path / "errors").open("wb") as file:
         process = nodes.exec(nodes.list()[0], ["sh", "-c", "echo odd >&2"], stderr=file)
         assert process.stdin and process.stdout and process.stderr is None
@@ -115,18 +139,18 @@ def test_errors_can_go_to_a_file(nodes: Shapeable, tmp_path: Path) -> None:
     assert (tmp_path / "errors").read_text() == "odd\n"
 
 
-def test_a_program_that_is_not_there(nodes: Shapeable) -> None:
+def test_a_program_that_is_not_there(nodes: Nodes) -> None:
     status, out, err = ended(nodes.exec(nodes.list()[0], ["/nowhere/at-all"]))
     assert status != 0
     assert "/nowhere/at-all" in out + err  # docker complains on standard output
 
 
-def test_the_project_can_be_imported_in_every_node(nodes: Shapeable) -> None:
+def test_the_project_can_be_imported_in_every_node(nodes: Nodes) -> None:
     for node in nodes.list():
         assert said(nodes, node, nodes.python, "-c", "import cluster.agent; print(1)") == "1"
 
 
-def test_the_end_of_the_input_arrives_also_when_the_client_was_killed(nodes: Shapeable) -> None:
+def test_the_end_of_the_input_arrives_also_when_the_client_was_killed(nodes: Nodes) -> None:
     """So that `kill -9` of a launcher ends its ranks."""
     node = nodes.list()[0]
     mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
@@ -141,7 +165,7 @@ def test_the_end_of_the_input_arrives_also_when_the_client_was_killed(nodes: Sha
     said(nodes, node, "sh", "-c", f"until [ -e {temporary}/{mark} ]; do sleep 0.02; done")
 
 
-def test_nodes_reach_one_another_and_nothing_else(nodes: Shapeable) -> None:
+def test_nodes_reach_one_another_and_nothing_else(nodes: Nodes) -> None:
     here, there = nodes.list()
     script = (
         "import socket, sys; s = socket.create_server(('', 0)); print(s.getsockname()[1], "
@@ -157,66 +181,66 @@ def test_nodes_reach_one_another_and_nothing_else(nodes: Shapeable) -> None:
     assert said(nodes, here, "ip", "route", "show", "default") == ""
 
 
-def test_programs_run_as_the_user_that_the_backend_names(nodes: Shapeable) -> None:
+def test_programs_run_as_the_user_that_the_backend_names(nodes: Nodes) -> None:
     for node in nodes.list():
         shown = said(nodes, node, "sh", "-c", "id -u; id -g; echo ${HOME:?} ${TMPDIR:?}")
         assert shown.split()[:2] == [str(number) for number in nodes.user]
 
 
-def test_what_nodes_see_of_this_machine(nodes: Shapeable) -> None:
+def test_what_nodes_see_of_this_machine(nodes: Nodes) -> None:
     here = Path(__file__)
     nodes.require_visible(here)
     assert said(nodes, nodes.list()[0], "cat", str(here)) == here.read_text().strip()
     for hidden in (Path("/run/nothing"), Path("/dev/shm/nothing")):
-        with pytest.raises(HostError, match=f"{hidden} cannot be seen inside"):
+        with pytest.raises(HostError, match=f"{hidden} (cannot be seen inside|is not there on)"):
             nodes.require_visible(hidden)
 
 
-def limits(nodes: Shapeable, node: Node, device: str) -> list[str]:
+def limits(nodes: Nodes, node: Node, device: str) -> list[str]:
     """The rates on a device of a node, as tc shows them to people."""
     return re.findall(r"\brate (\S+)", said(nodes, node, "tc", "qdisc", "show", "dev", device))
 
 
-def test_limits_and_overrides_are_there(nodes: Shapeable) -> None:
-    here, there = nodes.list()
-    assert limits(nodes, here, here.interface) == ["200Mbit"]
-    assert limits(nodes, here, "lo") == []
-    assert limits(nodes, there, there.interface) == ["50Mbit"]
-    assert limits(nodes, there, "lo") == ["1Gbit"]
+def test_limits_and_overrides_are_there(shaped: Shapeable) -> None:
+    here, there = shaped.list()
+    assert limits(shaped, here, here.interface) == ["200Mbit"]
+    assert limits(shaped, here, "lo") == []
+    assert limits(shaped, there, there.interface) == ["50Mbit"]
+    assert limits(shaped, there, "lo") == ["1Gbit"]
 
 
-def test_limits_change_while_running_and_back(nodes: Shapeable) -> None:
-    here, there = nodes.list()
+def test_limits_change_while_running_and_back(shaped: Shapeable) -> None:
+    here, there = shaped.list()
     spec = ClusterSpec.from_dict(SPEC)
     for rate, shown in (("400mbit", ["400Mbit"]), ("unlimited", []), ("1gbit", ["1Gbit"])):
         links = LinksSpec.model_validate({"inter_node": {"rate": rate}, "intra_node": {}})
-        nodes.shape(here, links)
-        assert limits(nodes, here, here.interface) == shown
-        assert limits(nodes, there, there.interface) == ["50Mbit"]
-    nodes.shape(here, spec.links_of(here.name))
-    assert limits(nodes, here, here.interface) == ["200Mbit"]
+        shaped.shape(here, links)
+        assert limits(shaped, here, here.interface) == shown
+        assert limits(shaped, there, there.interface) == ["50Mbit"]
+    shaped.shape(here, spec.links_of(here.name))
+    assert limits(shaped, here, here.interface) == ["200Mbit"]
 
 
-def test_a_plan_is_what_would_be_done_and_limits_are_read_back(nodes: Shapeable) -> None:
-    here, there = nodes.list()
+def test_a_plan_is_what_would_be_done_and_limits_are_read_back(shaped: Shapeable) -> None:
+    here, there = shaped.list()
     spec = ClusterSpec.from_dict(SPEC)
     mbit = 10**6
     usual = {"out": 200 * mbit, "in": 200 * mbit, "inside": None}
-    assert nodes.limits(here) == usual
-    assert nodes.limits(there) == {"out": 50 * mbit, "in": 50 * mbit, "inside": 1000 * mbit}
-    assert nodes.shape_plan(here, spec.links_of(here.name)) == ()
+    assert shaped.limits(here) == usual
+    assert shaped.limits(there) == {"out": 50 * mbit, "in": 50 * mbit, "inside": 1000 * mbit}
+    assert shaped.shape_plan(here, spec.links_of(here.name)) == ()
     other = spec.with_rates("all", {"inter_node": "30mbit"})
-    planned = nodes.shape_plan(here, other.links_of(here.name))
+    planned = shaped.shape_plan(here, other.links_of(here.name))
     assert len(planned) == 2  # out and in; what is inside stays
     assert all("30000000bit" in command for command in planned)
-    assert nodes.limits(here) == usual
-    nodes.shape(here, other.links_of(here.name))
-    assert nodes.limits(here) == {"out": 30 * mbit, "in": 30 * mbit, "inside": None}
-    nodes.shape(here, spec.links_of(here.name))
-    assert nodes.limits(here) == usual
+    assert shaped.limits(here) == usual
+    shaped.shape(here, other.links_of(here.name))
+    assert shaped.limits(here) == {"out": 30 * mbit, "in": 30 * mbit, "inside": None}
+    shaped.shape(here, spec.links_of(here.name))
+    assert shaped.limits(here) == usual
 
 
-def test_facts(nodes: Shapeable) -> None:
+def test_facts(nodes: Nodes) -> None:
     for node in nodes.list():
         facts = nodes.facts(node)
         assert facts.cores >= 1 and facts.memory_bytes > 1 << 20
@@ -224,9 +248,9 @@ def test_facts(nodes: Shapeable) -> None:
         assert facts.kernel == said(nodes, node, "uname", "-r")
 
 
-def test_is_found_again_from_what_it_saved(nodes: Shapeable, backend: str, tmp_path: Path) -> None:
-    again = BACKENDS[backend].attach(tmp_path, nodes.save())
-    assert again.list() == nodes.list()
+def test_is_found_again_from_what_it_saved(shaped: Shapeable, backend: str, tmp_path: Path) -> None:
+    again = BACKENDS[backend].attach(tmp_path, shaped.save())
+    assert again.list() == shaped.list()
     assert said(again, again.list()[1], "echo", "hello") == "hello"
     assert limits(again, again.list()[0], again.list()[0].interface) == ["200Mbit"]
 

@@ -48,7 +48,9 @@ def test_every_algorithm_is_proven_in_every_order() -> None:
     for name, (line, results) in found.items():
         assert line.first_difference is None, name
         where = [result.where for result in results]
-        if name.partition(",")[0] in ("ring", "hierarchical", "parameter_server"):
+        if name == "halving_doubling":  # on 1, 2, 4 and 8 ranks
+            assert (where.count("in memory"), where.count("between 4 processes")) == (176, 30)
+        elif name not in ("native", "noop"):
             assert (where.count("in memory"), where.count("between 4 processes")) == (488, 30)
             assert line.says.endswith("488 cases in memory, 30 between 4 processes")
     assert {"ring, contiguous", "ring, interleaved", "ring, shuffled", "hierarchical"} <= {*found}
