@@ -3,7 +3,7 @@
 from jobs.torchrun.telling import Progress, failure_of
 
 BROKEN = (
-    "rank 0: RuntimeError: [/__w/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
+    "rank 0: RuntimeError: [/w/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
     "by peer [198.18.0.11]:34500. This is typically caused by a remote worker crashing. Check it!"
 )
 
