@@ -4,12 +4,13 @@ Owns the arithmetic. Measures nothing: rates and fixed costs come with the Fabri
 and from calibration.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
+from typing import Any
 
 from ddp.errors import UsageError
-from ddp.fabric import Direction, Fabric, Link
+from ddp.fabric import Direction, Fabric, Link, NodeLinks
 from ddp.schedule import Schedule, chunk_bounds
 
 Capacity = tuple[int, Direction]  # node number, and what of it
@@ -58,25 +59,81 @@ def price(schedule: Schedule, fabric: Fabric, num_bytes: int, segments: int = 1)
         raise UsageError("a fabric without links has no price; give it the links of every node")
     capacities = _capacities(fabric)
     links = [_link(fabric, capacity) for capacity in capacities]
-    totals = [0] * len(capacities)
-    alphas = [_Alphas() for _ in capacities]
-    first_segment_s = all_alphas_s = 0.0
-    for load in _stage_loads(schedule, fabric, _chunk_bytes(schedule, num_bytes, 1, segments)):
-        totals = list(map(add, totals, load))
-        alpha_s, bytes_s = _stage_s(load, links, segments)
-        first_segment_s += bytes_s
-        all_alphas_s += alpha_s
-        for stage_bytes, own in zip(load, alphas, strict=True):
-            if stage_bytes:
-                own.take(alpha_s)
-    busy_s = [total / link.bytes_per_s for total, link in zip(totals, links, strict=True)]
-    busiest = busy_s.index(max(busy_s))
-    own = alphas[busiest]
-    following_s = busy_s[busiest] * (segments - 1) / segments + own.largest_s
-    seconds = first_segment_s + all_alphas_s - own.sum_s + max(own.sum_s, following_s)
-    seconds = max(seconds, busy_s[busiest])  # a stage inside may outlast its bytes between nodes
-    bottleneck = capacities[busiest] if any(totals) else None
-    return Price(seconds, _by_node(fabric, totals), bottleneck)
+    loads = _stage_loads(schedule, fabric, _chunk_bytes(schedule, num_bytes, 1, segments))
+    sums = _Sums.of(((1, load) for load in loads), links, segments)
+    bottleneck = capacities[sums.busiest] if any(sums.totals) else None
+    return Price(sums.seconds(segments), _by_node(fabric, sums.totals), bottleneck)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`count` stages alike: bytes out of and into the busiest node's NIC, and inside the node."""
+
+    count: int
+    out_bytes: float
+    in_bytes: float
+    intra_bytes: float
+
+
+def price_kinds(kinds: Iterable[Kind], links: NodeLinks, segments: int = 1, nics: int = 1) -> Price:
+    """As `price` for stages that are told by their kinds, on nodes that all have these links.
+
+    `nics` NICs of a node share what crosses them. Traffic and bottleneck are of node 0, which
+    stands for the busiest one.
+    """
+    if segments < 1:
+        raise UsageError(f"{segments} segments: at least one")
+    shared = [
+        Link(links.nic_out.alpha_s, links.nic_out.bytes_per_s * nics),
+        Link(links.nic_in.alpha_s, links.nic_in.bytes_per_s * nics),
+        links.intra,
+    ]
+    loads = ((kind.count, (kind.out_bytes, kind.in_bytes, kind.intra_bytes)) for kind in kinds)
+    sums = _Sums.of((each for each in loads if each[0]), shared, segments)
+    bottleneck = (0, _OUT_IN_INTRA[sums.busiest]) if any(sums.totals) else None
+    traffic = NodeTraffic(*(round(total) for total in sums.totals))
+    return Price(sums.seconds(segments), {0: traffic}, bottleneck)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """All stages added up: bytes by capacity, how long each is busy, and one segment's seconds."""
+
+    totals: list[Any]
+    busy_s: list[float]
+    first_segment_s: float
+    all_alphas_s: float
+    alphas: "list[_Alphas]"
+
+    @classmethod
+    def of(
+        cls, loads: Iterable[tuple[int, Sequence[float]]], links: Sequence[Link], segments: int
+    ) -> "_Sums":
+        """`loads`: how many stages are alike, and the bytes that each puts on each capacity."""
+        totals: list[Any] = [0] * len(links)
+        alphas = [_Alphas() for _ in links]
+        first_segment_s = all_alphas_s = 0.0
+        for count, load in loads:
+            totals = [total + count * stage for total, stage in zip(totals, load, strict=True)]
+            alpha_s, bytes_s = _stage_s(load, links, segments)
+            first_segment_s += count * bytes_s
+            all_alphas_s += count * alpha_s
+            for stage_bytes, own in zip(load, alphas, strict=True):
+                if stage_bytes:
+                    own.take(alpha_s, count)
+        busy_s = [total / link.bytes_per_s for total, link in zip(totals, links, strict=True)]
+        return cls(totals, busy_s, first_segment_s, all_alphas_s, alphas)
+
+    @property
+    def busiest(self) -> int:
+        return self.busy_s.index(max(self.busy_s))
+
+    def seconds(self, segments: int) -> float:
+        own, busy_s = self.alphas[self.busiest], self.busy_s[self.busiest]
+        following_s = busy_s * (segments - 1) / segments + own.largest_s
+        seconds = self.first_segment_s + self.all_alphas_s - own.sum_s
+        seconds += max(own.sum_s, following_s)
+        return max(seconds, busy_s)  # a stage inside may outlast its bytes between nodes
 
 
 @dataclass
@@ -86,12 +143,12 @@ class _Alphas:
     sum_s: float = 0.0
     largest_s: float = 0.0
 
-    def take(self, alpha_s: float) -> None:
-        self.sum_s += alpha_s
+    def take(self, alpha_s: float, count: int) -> None:
+        self.sum_s += count * alpha_s
         self.largest_s = max(self.largest_s, alpha_s)
 
 
-def _stage_s(load: Sequence[int], links: Sequence[Link], segments: int) -> tuple[float, float]:
+def _stage_s(load: Sequence[float], links: Sequence[Link], segments: int) -> tuple[float, float]:
     """The fixed time of a stage's slowest capacity, and that of a segment's bytes there."""
     times = (
         (link.alpha_s, stage_bytes / segments / link.bytes_per_s)
