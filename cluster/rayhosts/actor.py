@@ -7,6 +7,7 @@ encoding. A program's standard input is a pipe that ends when this process does,
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -108,8 +109,20 @@ class Host:
     def __init__(self) -> None:
         self._programs: dict[str, Program] = {}
         self._folder: str | None = None
+        self._line: socket.socket | None = None
         self._beat_s = time.monotonic()
         threading.Thread(target=self._end_alone, daemon=True).start()
+
+    def line(self, address: str) -> int:
+        """The port of a connection that says nothing, and that ends as this process does."""
+        listener = socket.create_server((address, 0))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        port: int = listener.getsockname()[1]
+        return port
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener, suppress(OSError):
+            self._line = listener.accept()[0]
 
     def beat(self) -> None:
         """The driver is there."""
