@@ -44,6 +44,40 @@ def fold_hierarchical(
     return torch.cat(sums)
 
 
+def fold_hierarchical_leader(
+    buffers: Sequence[Tensor], groups: Sequence[Sequence[int]], segments: int = 1
+) -> Tensor:
+    """Each node's sum, in the order of its ranks; then chunk c of M, node by node from node c."""
+    num_nodes = len(groups)
+    nodes = [reduce(torch.add, [buffers[rank] for rank in group]) for group in groups]
+    sums = []
+    for parts in zip(*(node.tensor_split(segments) for node in nodes), strict=True):
+        cuts = [part.tensor_split(num_nodes) for part in parts]
+        for chunk in range(num_nodes):
+            route = [(chunk + hop) % num_nodes for hop in range(num_nodes)]
+            sums.append(reduce(torch.add, [cuts[node][chunk] for node in route]))
+    return torch.cat(sums)
+
+
+def fold_halving_doubling(
+    buffers: Sequence[Tensor], order: Sequence[int], segments: int = 1
+) -> Tensor:
+    """Chunk c of N ends at the place whose bits, the lowest first, spell c. Its sum is a tree: what
+    that place had, plus what its neighbour had; that, plus the same of the two 2 places away; ...
+    """
+    num_ranks = len(order)
+    num_bits = (num_ranks - 1).bit_length()
+    sums = []
+    for parts in zip(*(buffer.tensor_split(segments) for buffer in buffers), strict=True):
+        for chunk in range(num_ranks):
+            cuts = [parts[rank].tensor_split(num_ranks)[chunk] for rank in order]
+            place = sum((chunk >> num_bits - 1 - bit & 1) << bit for bit in range(num_bits))
+            for bit in range(num_bits):
+                cuts = [cuts[at] + cuts[at ^ 1 << bit] for at in range(num_ranks)]
+            sums.append(cuts[place])
+    return torch.cat(sums)
+
+
 def fold_parameter_server(buffers: Sequence[Tensor]) -> Tensor:
     """Rank 0 adds the others to its own, in the order of ranks; segments change nothing in that."""
     return reduce(torch.add, buffers)

@@ -1,17 +1,12 @@
 """What the links between nodes carry, measured by the ranks themselves, for who has no other probe.
 
-Owns which nodes are paired when, and the table that all ranks get. How one stream is measured is
-`ddp.stream`'s matter; `torchrun ... -m ddp.probe` is `ddp.probe_command`, called at the end here.
-
-Every node is a source and a destination once: one way, then both ways at once, in rounds of
-disjoint pairs (so nodes in all need two rounds more than two nodes do), then inside all nodes at
-once. As in a run, all ranks of a node take part, each over a connection of its own.
+Owns the table that all ranks get. Which nodes are paired when is `ddp.probe_rounds`', how a stream
+is measured `ddp.stream`'s; `torchrun ... -m ddp.probe` is `ddp.probe_command`, called at the end.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from functools import partial
 from statistics import median
 from time import monotonic, time
@@ -22,6 +17,7 @@ from torch import Tensor
 
 from ddp.errors import PeerTimeout, TransportError
 from ddp.fabric import Fabric
+from ddp.probe_rounds import Flow, Mode, rounds
 from ddp.stream import Length, receive_stream, send_stream
 from ddp.transport import Transport
 
@@ -32,14 +28,6 @@ NUM_PINGS = 12
 FULL_DUPLEX = 0.9
 TOGETHER, PING, STREAM = 1, 2, 3
 """Tags of the messages."""
-
-
-class Mode(StrEnum):
-    """How a link was used while it was measured."""
-
-    ONE_WAY = "one_way"
-    BOTH_WAYS = "both_ways"
-    INTRA_NODE = "intra_node"
 
 
 @dataclass(frozen=True)
@@ -87,42 +75,6 @@ class ProbeTable:
             "ceiling_bytes_per_second": None,
             "ratio": None,
         }
-
-
-@dataclass(frozen=True)
-class Flow:
-    """What goes from one node to one node, or around inside of one: pairs of ranks."""
-
-    src: int
-    dst: int
-    mode: Mode
-    lanes: tuple[tuple[int, int], ...]
-
-    @property
-    def alone(self) -> bool:
-        return self.mode is Mode.ONE_WAY
-
-    @property
-    def name(self) -> str:
-        if self.mode is Mode.INTRA_NODE:
-            return f"inside node {self.src}"
-        return f"node {self.src} -> node {self.dst}"
-
-
-def rounds(fabric: Fabric) -> list[list[Flow]]:
-    """Flows of one round run at the same time; the same on every rank."""
-    nodes = sorted(set(fabric.node_of))
-    groups = dict(zip(nodes, fabric.groups, strict=True))
-    plan = []
-    paired = list(_pairs(nodes))
-    for pairs in paired:
-        plan.append([_between(groups, src, dst, Mode.ONE_WAY) for src, dst in pairs])
-        plan.append([_between(groups, dst, src, Mode.ONE_WAY) for src, dst in pairs])
-    for pairs in paired:
-        ways = [way for src, dst in pairs for way in ((src, dst), (dst, src))]
-        plan.append([_between(groups, src, dst, Mode.BOTH_WAYS) for src, dst in ways])
-    inside = [_inside(node, group) for node, group in groups.items() if len(group) > 1]
-    return [*plan, inside] if inside else plan
 
 
 def probe_links(
@@ -272,30 +224,6 @@ def _all_at_once(ends: Sequence[tuple[str, Callable[[], None]]]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-
-
-def _pairs(nodes: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs in which every node occurs; two where their number is odd."""
-    if len(nodes) > 1:
-        yield [(nodes[k], nodes[k + 1]) for k in range(0, len(nodes) - 1, 2)]
-        if len(nodes) % 2:
-            yield [(nodes[-1], nodes[0])]
-
-
-def _between(groups: dict[int, tuple[int, ...]], src: int, dst: int, mode: Mode) -> Flow:
-    """A lane for every rank of the larger node; a rank of the smaller one may have several."""
-    ours, theirs = groups[src], groups[dst]
-    lanes = (
-        (ours[lane % len(ours)], theirs[lane % len(theirs)])
-        for lane in range(max(len(ours), len(theirs)))
-    )
-    return Flow(src, dst, mode, tuple(lanes))
-
-
-def _inside(node: int, group: Sequence[int]) -> Flow:
-    """Every rank to the next one."""
-    lanes = ((rank, group[(place + 1) % len(group)]) for place, rank in enumerate(group))
-    return Flow(node, node, Mode.INTRA_NODE, tuple(lanes))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def _agree_on(
 def _exchange(told: RankArgument, store: Store, topic: str, what: str, own: Any) -> list[Any]:
     """What each rank has to say on the topic, in order of ranks."""
     # several jobs may share the store: what was said of an earlier one must not answer for this
-    keys = [f"{topic}/{told.run_dir or told.run_id}/{rank}" for rank in range(told.world_size)]
+    keys = [f"{topic}/{told.run_id}/{rank}" for rank in range(told.world_size)]
     try:
         store.set(keys[told.rank], json.dumps(own))
         return [json.loads(store.get(key)) for key in keys]

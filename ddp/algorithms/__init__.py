@@ -7,7 +7,12 @@ found by import path. Nothing here sends.
 from difflib import get_close_matches
 
 from ddp.algorithms.algorithm import Algorithm
+from ddp.algorithms.halving_doubling import build_halving_doubling, halving_doubling_schedule
 from ddp.algorithms.hierarchical import build_hierarchical, hierarchical_schedule
+from ddp.algorithms.hierarchical_leader import (
+    build_hierarchical_leader,
+    hierarchical_leader_schedule,
+)
 from ddp.algorithms.own import own_algorithm
 from ddp.algorithms.parameter_server import (
     build_parameter_server,
@@ -22,6 +27,8 @@ __all__ = [
     "RING_ORDERS",
     "Algorithm",
     "find_algorithm",
+    "halving_doubling_schedule",
+    "hierarchical_leader_schedule",
     "hierarchical_schedule",
     "is_known",
     "parameter_server_schedule",
@@ -47,6 +54,20 @@ ALGORITHMS: dict[str, Algorithm] = {
             "bytes",
             build_hierarchical,
             max_segments=8,
+        ),
+        Algorithm(
+            "hierarchical_leader",
+            "Add up on one rank of each node, then between those, then share inside.",
+            "bytes",
+            build_hierarchical_leader,
+            max_segments=8,
+        ),
+        Algorithm(
+            "halving_doubling",
+            "Exchange halves with a neighbour, quarters two ranks away, ...; then back again.",
+            "bytes",
+            build_halving_doubling,
+            max_segments=4,
         ),
         Algorithm(
             "parameter_server",

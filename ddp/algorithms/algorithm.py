@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ddp.errors import UsageError
 from ddp.fabric import Fabric
 from ddp.schedule import Schedule
 
@@ -23,3 +24,12 @@ class Algorithm:
     proof: Literal["bytes", "exact_integers", "tolerance", "none"]
     build: Callable[[Fabric, str, int], Schedule] | None
     max_segments: int
+
+
+def require_no_order(name: str, why: str, ring_order: str, ring_seed: int) -> None:
+    """Raises UsageError where an algorithm without a choice of ring is given one."""
+    if ring_order != "contiguous" or ring_seed:
+        raise UsageError(
+            f"{name} with ring order {ring_order!r} and seed {ring_seed}: {why}; leave the order "
+            "'contiguous' and the seed 0"
+        )

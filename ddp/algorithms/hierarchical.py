@@ -21,7 +21,7 @@ In the field: Horovod's torus all-reduce; reduce-scatter, all-reduce, all-gather
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp.errors import UsageError
+from ddp.algorithms.algorithm import require_no_order
 from ddp.fabric import Fabric
 from ddp.schedule import Schedule, Stage, Transfer
 
@@ -34,11 +34,9 @@ def hierarchical_schedule(groups: tuple[tuple[int, ...], ...]) -> Schedule:
 
 
 def build_hierarchical(fabric: Fabric, ring_order: str, ring_seed: int) -> Schedule:
-    if ring_order != "contiguous" or ring_seed:
-        raise UsageError(
-            f"hierarchical with ring order {ring_order!r} and seed {ring_seed}: its rings have one "
-            "rank a node, in node order; leave the order 'contiguous' and the seed 0"
-        )
+    require_no_order(
+        "hierarchical", "its rings have one rank a node, in node order", ring_order, ring_seed
+    )
     return hierarchical_schedule(fabric.groups)
 
 

@@ -7,7 +7,7 @@ server (Li et al., "Scaling distributed machine learning with the parameter serv
 
 from collections.abc import Iterator
 
-from ddp.errors import UsageError
+from ddp.algorithms.algorithm import require_no_order
 from ddp.fabric import Fabric
 from ddp.schedule import Schedule, Stage, Transfer
 
@@ -21,11 +21,7 @@ def parameter_server_schedule(num_ranks: int) -> Schedule:
 
 
 def build_parameter_server(fabric: Fabric, ring_order: str, ring_seed: int) -> Schedule:
-    if ring_order != "contiguous" or ring_seed:
-        raise UsageError(
-            f"parameter_server with ring order {ring_order!r} and seed {ring_seed}: it has no "
-            "ring; leave the order 'contiguous' and the seed 0"
-        )
+    require_no_order("parameter_server", "it has no ring", ring_order, ring_seed)
     return parameter_server_schedule(fabric.num_ranks)
 
 

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from ddp import DdpError, Fabric, UsageError
 from ddp.algorithms import ring_for
-from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
+from ddp.fold import (
+    fold_halving_doubling,
+    fold_hierarchical,
+    fold_hierarchical_leader,
+    fold_parameter_server,
+    fold_ring,
+)
 from ddp.replay import prove, replay
 from ddp.schedule import Schedule
 from jobs.proof.variants import Variant
@@ -32,6 +38,12 @@ FOLDS: dict[str, Fold] = {
     ),
     "hierarchical": lambda buffers, _variant, fabric, segments: fold_hierarchical(
         buffers, fabric.groups, segments
+    ),
+    "hierarchical_leader": lambda buffers, _variant, fabric, segments: fold_hierarchical_leader(
+        buffers, fabric.groups, segments
+    ),
+    "halving_doubling": lambda buffers, _variant, fabric, segments: fold_halving_doubling(
+        buffers, ring_for(fabric, "contiguous"), segments
     ),
     "parameter_server": lambda buffers, *_: fold_parameter_server(buffers),
 }

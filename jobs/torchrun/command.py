@@ -43,7 +43,7 @@ from jobs.torchrun.folder import (
 )
 from jobs.torchrun.meeting import meet, open_store
 from jobs.torchrun.nic import FabricNic, fabric_nic
-from jobs.torchrun.telling import Progress, header_text, parts_text
+from jobs.torchrun.telling import Progress, failure_of, header_text, parts_text
 from jobs.worker import failure_told, train_job
 from jobs.wrapping import told_in_words
 
@@ -221,7 +221,7 @@ class _RankRun:
                 self._train(text, windows)
                 wait_until_closed(self.store, self.told.world_size, self.told.job.ddp.timeout_s)
             except Exception as exc:
-                complete(folder, self.run, RunFailed(told_in_words(exc)))
+                complete(folder, self.run, failure_of(told_in_words(exc)))
                 raise
             result = complete(folder, self.run, None)
         self._show(result)

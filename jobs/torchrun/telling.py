@@ -1,9 +1,11 @@
-"""What ranks that somebody else started print: plain lines, of rank 0 and of one rank a node."""
+"""What ranks that somebody else started say: plain lines, of rank 0 and of one rank a node."""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jobs.errors import RunFailed
 from jobs.events import Events, PhaseName
 from jobs.modelwords import model_words
 from jobs.torchrun.facts import Layout
@@ -47,6 +49,20 @@ class Progress(Events):
         if step_s is not None:
             words += f"  {step_s * 1e3:.0f} ms"
         self._say(f"{words}\n")
+
+
+def failure_of(words: str) -> RunFailed:
+    """What run folders say of a rank's failure; of a connection that broke, without torch's own
+    source positions, since who broke it can only be read where it ended.
+    """
+    short = re.sub(r"(?:RuntimeError: )?\[[^\]]*/gloo/[^\]]*\]\s*", "", words)
+    if short == words:
+        return RunFailed(words)
+    return RunFailed(
+        short.partition(". This is typically")[0],
+        rule="a rank that ends takes all others with it, and nobody saw this one end",
+        fix="look at what was said on that machine: torchrun there names the rank and its signal",
+    )
 
 
 def header_text(run: Mapping[str, Any], places: Layout, source: str, why: str) -> str:

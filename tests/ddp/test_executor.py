@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddp.algorithms import (
+    hierarchical_leader_schedule,
     hierarchical_schedule,
     parameter_server_schedule,
     ring_for,
@@ -18,7 +19,12 @@ from ddp.cost import payload_bytes
 from ddp.errors import DdpError
 from ddp.executor import NativeCollective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
+from ddp.fold import (
+    fold_hierarchical,
+    fold_hierarchical_leader,
+    fold_parameter_server,
+    fold_ring,
+)
 from ddp.program import IN_FLIGHT
 from ddp.replay import replay
 from ddp.schedule import Schedule
@@ -38,13 +44,15 @@ FABRICS = {
     "one rank": (0,),
 }
 ORDERS = ("contiguous", "interleaved", "shuffled")
-GROUPED = ("hierarchical", "parameter_server")
+GROUPED = ("hierarchical", "hierarchical_leader", "parameter_server")
 NUMELS = (0, 1, 5, 6, 7, 997)
 
 
 def build(algorithm: str, fabric: Fabric) -> Schedule:
     if algorithm == "hierarchical":
         return hierarchical_schedule(fabric.groups)
+    if algorithm == "hierarchical_leader":
+        return hierarchical_leader_schedule(fabric.groups)
     if algorithm == "parameter_server":
         return parameter_server_schedule(fabric.num_ranks)
     return ring_schedule(ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0))
@@ -53,6 +61,8 @@ def build(algorithm: str, fabric: Fabric) -> Schedule:
 def fold(algorithm: str, fabric: Fabric, buffers: list[Tensor], segments: int) -> Tensor:
     if algorithm == "hierarchical":
         return fold_hierarchical(buffers, fabric.groups, segments)
+    if algorithm == "hierarchical_leader":
+        return fold_hierarchical_leader(buffers, fabric.groups, segments)
     if algorithm == "parameter_server":
         return fold_parameter_server(buffers)
     order = ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0)

@@ -242,6 +242,8 @@ class TestSegments:
             ("hierarchical", 100 * MIB, 8),
             ("ring", MIB, 2),
             ("ring", 100 * MIB, 4),
+            ("hierarchical_leader", 100 * MIB, 8),
+            ("halving_doubling", 100 * MIB, 4),
             ("parameter_server", MIB, 2),
             ("parameter_server", 100 * MIB, 4),
             ("native", 100 * MIB, 1),

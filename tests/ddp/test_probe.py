@@ -14,7 +14,8 @@ from ddp import probe, probe_command
 from ddp.errors import PeerTimeout, UsageError
 from ddp.fabric import Fabric
 from ddp.nic import nic_towards, nics
-from ddp.probe import Flow, Mode, ProbedLink, ProbeTable, probe_links, rounds
+from ddp.probe import ProbedLink, ProbeTable, probe_links
+from ddp.probe_rounds import Flow, Mode, rounds
 from ddp.stream import Length, rate
 from ddp.transport.memory import MemoryNetwork, MemoryTransport
 

@@ -14,13 +14,20 @@ import torch
 from ddp.algorithms import ALGORITHMS, RING_ORDERS, ring_for
 from ddp.errors import ScheduleError
 from ddp.fabric import Fabric
-from ddp.fold import fold_hierarchical, fold_parameter_server, fold_ring
+from ddp.fold import (
+    fold_halving_doubling,
+    fold_hierarchical,
+    fold_hierarchical_leader,
+    fold_parameter_server,
+    fold_ring,
+)
 from ddp.replay import prove, replay
 from ddp.schedule import Transfer
 
 VARIANTS = [
     *(("ring", order) for order in RING_ORDERS),
-    *((name, "contiguous") for name in ("hierarchical", "parameter_server")),
+    *((name, "contiguous") for name in ("hierarchical", "hierarchical_leader")),
+    *((name, "contiguous") for name in ("halving_doubling", "parameter_server")),
 ]
 SEED = 7
 
@@ -49,6 +56,8 @@ def different_schedules(num_ranks, algorithm, order):
     """(fabric, schedule) over the grid, without schedules that are the same on another fabric."""
     seen = set()
     for fabric in fabrics(num_ranks):
+        if algorithm == "halving_doubling" and num_ranks not in (1, 2, 4, 8):
+            continue
         schedule = build(fabric, algorithm, order)
         stages = tuple(schedule)
         if stages not in seen:
@@ -66,6 +75,10 @@ def fold(fabric, algorithm, order, buffers, segments):
         return fold_hierarchical(buffers, fabric.groups, segments)
     if algorithm == "parameter_server":
         return fold_parameter_server(buffers)
+    if algorithm == "hierarchical_leader":
+        return fold_hierarchical_leader(buffers, fabric.groups, segments)
+    if algorithm == "halving_doubling":
+        return fold_halving_doubling(buffers, ring_for(fabric, order), segments)
     seed = SEED if order == "shuffled" else 0
     return fold_ring(buffers, ring_for(fabric, order, seed), segments)
 
@@ -118,8 +131,8 @@ class TestOverTheGrid:
     [torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.int64, torch.bool],
 )
 def test_every_dtype_sums_as_the_fold_does(algorithm, order, dtype):
-    fabric = Fabric((0, 1, 0, 1, 1))
-    buffers = random_floats(5, 23, dtype)
+    fabric = Fabric((0, 1, 0, 1) if algorithm == "halving_doubling" else (0, 1, 0, 1, 1))
+    buffers = random_floats(fabric.num_ranks, 23, dtype)
 
     expected = fold(fabric, algorithm, order, buffers, 2)
 

@@ -17,6 +17,7 @@ from jobs.runfolder import (
     clean_runs,
     create_run,
     list_runs,
+    new_folder,
     replace_file,
     run_name,
 )
@@ -230,3 +231,17 @@ def test_a_place_that_cannot_hold_runs_is_named(tmp_path: Path) -> None:
 def test_no_folder_means_no_runs(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "runs") == []
     assert clean_runs(tmp_path / "runs", keep=3) == []
+
+
+def test_a_folder_that_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RecordsError, match="broken"), new_folder(tmp_path / "x") as folder:
+        (folder.path / "rank0.jsonl").write_text("half")
+        raise RecordsError("broken")
+    assert not list(tmp_path.iterdir())
+    with new_folder(tmp_path / "x") as folder:
+        (folder.path / "rank0.jsonl").write_text("whole")
+        assert not (tmp_path / "x").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    with pytest.raises(RecordsError, match="there already"), new_folder(tmp_path / "x"):
+        pass
+    assert (tmp_path / "x" / "rank0.jsonl").read_text() == "whole"

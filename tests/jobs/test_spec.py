@@ -17,7 +17,7 @@ from jobs.modelspec import OwnSpec
 from jobs.spec import JobSpec, catalog, load_job, node_of
 
 COMPARED = (
-    *("hier", "native", "noop", "ring", "ring-interleaved", "star"),
+    *("halving-doubling", "hier", "leader", "native", "noop", "ring", "ring-interleaved", "star"),
     *("torch-ddp", "torch-ddp-hier"),
 )
 MODELS = ("7b-thousandth", "deep", "mini-mlp", "resnet-bn")
@@ -86,7 +86,12 @@ def test_jobs_that_differ_in_how_they_reduce_differ_in_nothing_else() -> None:
 def test_a_job_answers_to_its_algorithm(algorithm: str) -> None:
     assert load_job(algorithm).ddp.algorithm == algorithm
     assert load_job(algorithm).ddp.ring_order == "contiguous"
-    names = {"hierarchical": "hier", "parameter_server": "star"}
+    names = {
+        "hierarchical": "hier",
+        "hierarchical_leader": "leader",
+        "halving_doubling": "halving-doubling",
+        "parameter_server": "star",
+    }
     assert load_job(algorithm).name == names.get(algorithm, algorithm)
 
 
