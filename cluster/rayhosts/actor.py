@@ -40,7 +40,7 @@ class Program:
         assert process.stdin and process.stdout and process.stderr
         self._input, self._outputs = process.stdin.fileno(), [process.stdout, process.stderr]
         self._ended = os.pidfd_open(process.pid)
-        self._closing = False
+        self._input_lock, self._input_ended = threading.Lock(), False
         self._last_s = 0.0
         for file in (process.stdin, process.stdout, process.stderr):
             os.set_blocking(file.fileno(), False)
@@ -77,19 +77,24 @@ class Program:
                     file.close()
         return data.decode("latin-1")
 
-    def write(self, text: str) -> None:
-        """Returns when the program's pipe has taken all; raises OSError when it has ended."""
+    def write(self, text: str) -> bool:
+        """Returns when the program's pipe has taken all; False where its input was ended."""
         data = text.encode("latin-1")
         poller = select.poll()
         poller.register(self._input, select.POLLOUT)
-        while data and not self._closing:
-            if poller.poll(WRITE_POLL_MS):
-                data = data[os.write(self._input, data) :]
+        while data:
+            ready = poller.poll(WRITE_POLL_MS)
+            with self._input_lock:  # once closed, its number may be another file's
+                if self._input_ended:
+                    return False
+                if ready:
+                    data = data[os.write(self._input, data) :]
+        return True
 
     def end_input(self) -> None:
-        self._closing = True
         assert self._process.stdin
-        with suppress(OSError):
+        with self._input_lock, suppress(OSError):
+            self._input_ended = True
             self._process.stdin.close()
 
     def wait(self, timeout_s: float) -> None:
@@ -165,10 +170,9 @@ class Host:
     def write(self, key: str, text: str) -> bool:
         """False where the program does not read any more."""
         try:
-            self._programs[key].write(text)
-        except (KeyError, OSError, ValueError):
+            return self._programs[key].write(text)
+        except (KeyError, OSError):
             return False
-        return True
 
     def end_input(self, key: str) -> None:
         if program := self._programs.get(key):
