@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 )
 def test_of_two_environments_one_does_what_both_do(one: str, other: str, both: str) -> None:
     assert higher(one, other) == higher(other, one) == both
-    names = list(LAYERS)
-    for small, large in zip(names, names[1:], strict=False):
+    for small, large in pairwise(LAYERS):
         assert set(LAYERS[small]) < set(LAYERS[large])
 
 
