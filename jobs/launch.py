@@ -30,7 +30,7 @@ from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
-from jobs.underlay import Underlay, underlay_of
+from jobs.underlay import Underlay, lost_fix, underlay_of
 from jobs.watch import Watch
 
 AGREED = ("plan", "plan_sha256", "data", "model_file", "algorithm_file", "hook_file")
@@ -196,6 +196,7 @@ class RankSet:
             timeout_s=max(part.plan.job.ddp.timeout_s for part in self.parts),
             started_s=time.monotonic(),
             job_names=[part.plan.job.name for part in self.parts],
+            lost_fix=lost_fix(self.site),
         )
         agents = Agents(
             self.site.nodes,

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from cluster.held import require_limited
-from cluster.lab import Lab, how_it_ended, in_use
+from cluster.lab import DEFAULT_LAB, Lab, how_it_ended, in_use
 from cluster.linklog import LinkChange
-from cluster.site import Site
+from cluster.site import Attached, Site
 from cluster.state import Use
 from jobs.errors import JobError, RunFailed
 from jobs.linkchanges import LinkChanges
@@ -53,6 +53,16 @@ class Underlay:
             rule="a lab ends with any part of it, and every node and rank with it",
             fix="make cluster-up",
         )
+
+
+def lost_fix(site: Site) -> str:
+    """What a person does about a node that was lost while a job ran."""
+    if not isinstance(site, Attached):
+        return "make cluster-status"
+    if site.underlay is None:
+        return "look at what Ray says of its nodes: ray status"
+    name = site.underlay.name
+    return "make ray-up" + ("" if name == DEFAULT_LAB else f" LAB={name}")
 
 
 @contextmanager

@@ -38,6 +38,8 @@ class Watch:
     timeout_s: float
     started_s: float
     job_names: Sequence[str] = ()
+    lost_fix: str = "make cluster-status"
+    """What a person does about a node that is gone."""
     progress: Progress = field(init=False)
     ready: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _stop: RunStopped | None = None
@@ -186,7 +188,7 @@ class Watch:
         return RunFailed(
             f"{self.node_names[node]} (ranks {ranks}) is gone: its agent "
             f"{_status_words(self._closed[node]['status'])}{others}",
-            fix="make cluster-status",
+            fix=self.lost_fix,
             seen=self._errors(node),
         )
 

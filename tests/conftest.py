@@ -4,6 +4,7 @@
 """
 
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -118,6 +119,11 @@ def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The live ones wait most and take longest, so they begin; fast ones fill the gaps."""
     items.sort(key=lambda item: not item.nodeid.startswith(LIVE))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: it is not searched for garbage again, here or in forked ranks."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,6 +7,7 @@ encoding. A program's standard input is a pipe that ends when this process does,
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ class Program:
         assert process.stdin and process.stdout and process.stderr
         self._input, self._outputs = process.stdin.fileno(), [process.stdout, process.stderr]
         self._ended = os.pidfd_open(process.pid)
-        self._closing = False
+        self._input_lock, self._input_ended = threading.Lock(), False
         self._last_s = 0.0
         for file in (process.stdin, process.stdout, process.stderr):
             os.set_blocking(file.fileno(), False)
@@ -76,19 +77,24 @@ class Program:
                     file.close()
         return data.decode("latin-1")
 
-    def write(self, text: str) -> None:
-        """Returns when the program's pipe has taken all; raises OSError when it has ended."""
+    def write(self, text: str) -> bool:
+        """Returns when the program's pipe has taken all; False where its input was ended."""
         data = text.encode("latin-1")
         poller = select.poll()
         poller.register(self._input, select.POLLOUT)
-        while data and not self._closing:
-            if poller.poll(WRITE_POLL_MS):
-                data = data[os.write(self._input, data) :]
+        while data:
+            ready = poller.poll(WRITE_POLL_MS)
+            with self._input_lock:  # once closed, its number may be another file's
+                if self._input_ended:
+                    return False
+                if ready:
+                    data = data[os.write(self._input, data) :]
+        return True
 
     def end_input(self) -> None:
-        self._closing = True
         assert self._process.stdin
-        with suppress(OSError):
+        with self._input_lock, suppress(OSError):
+            self._input_ended = True
             self._process.stdin.close()
 
     def wait(self, timeout_s: float) -> None:
@@ -108,8 +114,20 @@ class Host:
     def __init__(self) -> None:
         self._programs: dict[str, Program] = {}
         self._folder: str | None = None
+        self._line: socket.socket | None = None
         self._beat_s = time.monotonic()
         threading.Thread(target=self._end_alone, daemon=True).start()
+
+    def line(self, address: str) -> int:
+        """The port of a connection that says nothing, and that ends as this process does."""
+        listener = socket.create_server((address, 0))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        port: int = listener.getsockname()[1]
+        return port
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener, suppress(OSError):
+            self._line = listener.accept()[0]
 
     def beat(self) -> None:
         """The driver is there."""
@@ -152,10 +170,9 @@ class Host:
     def write(self, key: str, text: str) -> bool:
         """False where the program does not read any more."""
         try:
-            self._programs[key].write(text)
-        except (KeyError, OSError, ValueError):
+            return self._programs[key].write(text)
+        except (KeyError, OSError):
             return False
-        return True
 
     def end_input(self, key: str) -> None:
         if program := self._programs.get(key):

@@ -28,6 +28,8 @@ SETTINGS = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 """How long Ray's own head is waited for."""
+WORDS_S = 0.4
+"""How long Ray has for saying why an actor's process has ended."""
 BEAT_S = 3.0
 START_S = 60.0
 ORDERLY_S = 8.0
@@ -55,6 +57,7 @@ class Driver:
         self._group: Any = None
         self._hosts: list[Any] = []
         self._beating: asyncio.Task[None] | None = None
+        self._ends: list[asyncio.Task[None]] = []
 
     async def attach(self, address: str, node_address: str | None) -> Mapping[str, Any]:
         """Connects; what the cluster's nodes have, and what is free of it."""
@@ -108,6 +111,10 @@ class Driver:
         self._beating = asyncio.create_task(self._beat())
         told = await self._facts()
         where = placement_group_table(self._group)["bundles_to_node_id"]
+        addresses = {node["id"]: node["address"] for node in self._nodes()}
+        for index, host in enumerate(self._hosts):
+            end = _end_of(host, addresses.get(where[index], ""))
+            self._ends.append(asyncio.create_task(end))
         return [{"id": where[index], **each} for index, each in enumerate(told)]
 
     def _start_hosts(self, bundles: Sequence[Mapping[str, float]]) -> None:
@@ -144,8 +151,14 @@ class Driver:
         return [json.loads(str(answer)) for answer in done]
 
     async def call(self, node: int, method: str, args: Sequence[Any]) -> Any:
-        """What a method of a node's actor returns."""
-        return await _result(getattr(self._hosts[node], method).remote(*args))
+        """What a method of a node's actor returns. Raises Ray's own error when it has ended."""
+        answer = asyncio.create_task(_result(getattr(self._hosts[node], method).remote(*args)))
+        await asyncio.wait([answer, self._ends[node]], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            await asyncio.wait([answer], timeout=WORDS_S)
+        if not answer.done():
+            raise Refused("ended", "its process has ended, and Ray has not said yet why")
+        return answer.result()
 
     def end(self) -> None:
         """Ends all programs, actors and the placement group, and leaves the cluster."""
@@ -167,6 +180,21 @@ class Driver:
             with suppress(Exception):
                 remove_placement_group(self._group)
             self._group = None
+
+
+async def _end_of(host: Any, address: str) -> None:
+    """Returns when an actor's process has ended, seconds before Ray itself says so.
+
+    Never where it cannot be told: a firewall may let pass only what Ray itself needs.
+    """
+    try:
+        port = await _result(host.line.remote(address))
+        reader, _ = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
+    except Exception:
+        await asyncio.Event().wait()
+    else:
+        with suppress(OSError):
+            await reader.read()
 
 
 async def _result(reference: Any) -> Any:

@@ -236,7 +236,7 @@ def _next(run: Mapping[str, Any]) -> Lines:
         return []
     other = "hier" if run["job"]["ddp"]["algorithm"] != "hierarchical" else "ring"
     command = f"  next    make run JOB={other}{place_options(run)}"
-    return [line(command.ljust(NEXT_WIDTH) + "another way to reduce")]
+    return [line(f"{command}  ".ljust(NEXT_WIDTH) + "another way to reduce")]
 
 
 def _elsewhere(run: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """What ranks run in the tests of the agent. Standard library only."""
 # ruff: noqa: T201, ARG001
 
+import gc
 import json
 import os
 import signal
@@ -52,6 +53,11 @@ def busy(argument: dict[str, Any]) -> None:
 def listen(argument: dict[str, Any]) -> None:
     """Says which of the given descriptors it holds."""
     say({"holds": Path(f"/proc/self/fd/{argument['fd']}").exists()})
+
+
+def collect(argument: dict[str, Any]) -> None:
+    """Says whether this rank looks for garbage, and leaves alone what was there before it."""
+    say({"enabled": gc.isenabled(), "frozen": gc.get_freeze_count() > 0})
 
 
 def chatter(argument: dict[str, Any]) -> None:

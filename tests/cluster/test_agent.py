@@ -78,6 +78,14 @@ def test_says_what_it_is_and_what_it_loaded(agent: AgentClient) -> None:
     assert agent.close() == 0
 
 
+def test_garbage_is_looked_for_in_what_a_rank_makes_and_not_in_what_was_loaded(
+    agent: AgentClient,
+) -> None:
+    agent.start("collect", {})
+    assert agent.hear("message")["data"] == {"enabled": True, "frozen": True}
+    assert agent.close() == 0
+
+
 def test_a_rank_that_is_stopped_is_told_of(agent: AgentClient) -> None:
     agent.start("stay", {})
     pid = agent.hear("message")["data"]["pid"]

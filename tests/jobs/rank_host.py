@@ -7,6 +7,7 @@ rank's argument under "rank" is of several jobs that take turns.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -26,9 +27,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    gc.disable()  # as an agent imports
     from jobs.rankplan import TORCHS_COMPILER
     from jobs.rounds.rank import main as turns_main
     from jobs.worker import main as rank_main
+
+    gc.freeze()
+    gc.enable()
 
     def rank(argument: dict[str, Any], folder: Path) -> int:
         log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

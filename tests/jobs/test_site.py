@@ -16,6 +16,7 @@ from jobs.launch import plan_ranks
 from jobs.report.site_words import place_options, site_words
 from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
 from jobs.spec import JobSpec
+from jobs.underlay import lost_fix
 from jobs.verbs import CommandLineError
 from tests.jobs.conftest import LocalNodes, cluster_spec
 
@@ -135,3 +136,11 @@ def test_a_command_that_follows_runs_in_the_same_place(
 ) -> None:
     lab = {"name": name, "backend": backend, "underlay": underlay}
     assert place_options({"lab": lab, "nproc_per_node": 2}) == options
+
+
+def test_what_is_done_about_a_lost_node(cluster: Attached, make_lab: Any) -> None:
+    lab: Lab = make_lab()
+    assert lost_fix(lab) == "make cluster-status"
+    assert lost_fix(cluster) == "look at what Ray says of its nodes: ray status"
+    assert lost_fix(replace(cluster, underlay=lab)) == "make ray-up"
+    assert lost_fix(replace(cluster, underlay=replace(lab, name="a"))) == "make ray-up LAB=a"

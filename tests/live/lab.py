@@ -1,17 +1,22 @@
 """A lab of its own for a live test: made, used and taken down by the command people use."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.lab import open_lab
 from cluster.nodes import Nodes
+from jobs.verbs import run_command
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("model.layers=2", "model.width=64", "pace=null")
@@ -51,6 +56,23 @@ class TestLab:
         )
 
     def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """The command inside this process, which saves its start."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            warnings.catch_warnings(),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            warnings.simplefilter("ignore", ResourceWarning)  # what it started outlives it
+            for name, value in self.environment().items():
+                patch.setenv(name, value)
+            patch.chdir(self.home)
+            code = run_command(list(words))
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+    def process(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """The command as it is typed, to its end."""
         process = self.start(*words)
         try:
             out, err = process.communicate(timeout=110)
@@ -60,15 +82,9 @@ class TestLab:
 
     def nodes(self) -> Nodes:
         """Its nodes, in which programs can be started."""
-        before = os.environ.get("XDG_RUNTIME_DIR")
-        os.environ["XDG_RUNTIME_DIR"] = self.environment()["XDG_RUNTIME_DIR"]
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_RUNTIME_DIR", self.environment()["XDG_RUNTIME_DIR"])
             return open_lab(self.name).nodes
-        finally:
-            if before is None:
-                del os.environ["XDG_RUNTIME_DIR"]
-            else:
-                os.environ["XDG_RUNTIME_DIR"] = before
 
     def in_node(self, node: str, *argv: str) -> str:
         """What a command prints inside a node."""

@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], object], limit_s: float, what: str = "so"
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s, f"not {what} within {limit_s} s"
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 def marked(it: TestLab) -> dict[int, str]:

@@ -7,6 +7,7 @@ another state folder.
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,10 @@ class UsersLab(TestLab):
             "XDG_RUNTIME_DIR": str(self.home / "state"),
             "PYTHONPATH": os.pathsep.join(map(str, places)),
         }
+
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Another user's is a process of its own."""
+        return self.process(*words)
 
     def argv(self, *words: str) -> list[str]:
         if os.geteuid() != 0:

@@ -116,6 +116,8 @@ def test_each_tells_what_it_can_of_how_it_reduced(it: TestLab, compared: dict[st
         figures = [summary[key] for key in ("plan_sha256", "overlap_ratio")]
         assert [value is not None for value in (*times, *figures)] == [told] * 5, job
         assert summary["comm_seconds"]["exposed"] > 0
+    plans = [summaries[job]["plan_sha256"] for job in ("ring", "hier", "native")]
+    assert len(set(plans)) == 3
     ours, hooked = (summaries[job]["algorithm"] for job in ("hier", "torch-ddp-hier"))
     assert ours == hooked == "hierarchical"
 

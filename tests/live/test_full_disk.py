@@ -18,7 +18,7 @@ pytestmark = pytest.mark.netns
 RUN = """
 import os, sys
 from pathlib import Path
-import cluster.lab, jobs.launch
+import cluster.lab, jobs.launch, jobs.underlay
 from cluster.lab import Lab
 from cluster.state import LabDirectory
 from jobs.cli import main
@@ -29,8 +29,8 @@ spec = cluster_spec(2, 2)
 lab = Lab("default", spec, "netns", LocalNodes(2), probe_report(spec), 1.0)
 launch = jobs.launch.launch
 cluster.lab.open_lab = lambda name="default": lab
-jobs.launch.how_it_ended = lambda lab: None
-jobs.launch.require_limited = lambda lab: None
+jobs.underlay.how_it_ended = lambda lab: None
+jobs.underlay.require_limited = lambda lab: None
 jobs.launch.launch = lambda *asked: launch(*asked, program=STAND_IN)
 Path("job.yaml").write_text("name: ok\\ntrain: {steps: 5000}\\n")
 pid = os.fork()

@@ -57,10 +57,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copy(ROOT / "images" / "Dockerfile", project / "images")
     write_wheel(shelf, "torch", "1.0")
     write_wheel(shelf, "click", "2.0")
+    write_wheel(shelf, "ray", "3.0")
     (project / "constraints.txt").write_text(
         "# torch\ntorch==1.0\n\n# what else ddplab runs with\nclick==2.0\n"
+        "\n# real clusters\nray==3.0\n"
     )
-    (project / "pyproject.toml").write_text('[project]\ndependencies = ["click>=1", "torch>=1"]\n')
+    (project / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["click>=1", "torch>=1"]\n'
+        '[project.optional-dependencies]\nray = ["ray>=2"]\n'
+    )
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
@@ -121,7 +126,7 @@ def test_a_node_finds_all_it_runs_with_as_anybody_and_without_a_network() -> Non
         if "==" in line
     )
     versions = {name.replace("_", "-"): version for name, version in found["versions"].items()}
-    assert versions["torch"] == pins["torch"]
+    assert (versions["torch"], versions["ray"]) == (pins["torch"], pins["ray"])
     assert versions.items() <= pins.items()
     assert not {"ddplab", "docker", "pytest"} & set(versions)
 
@@ -132,7 +137,7 @@ def test_packages_are_layers_and_nothing_of_their_making_is_kept(project: Path) 
     assert SECRET not in seen
     assert "PIP_" not in seen
     run = ["run", "--rm", "--network=none", name]
-    assert docker(*run, "python", "-c", LISTED).split() == ["click", "torch"]
+    assert docker(*run, "python", "-c", LISTED).split() == ["click", "ray", "torch"]
     assert docker(*run, "sh", "-c", "ls /build /opt/pip 2>&1 || true").count("No such file") == 2
     copied = docker("history", "--format={{.CreatedBy}}", "--no-trunc", name).split("\n")
     assert sum("COPY" in line for line in copied) == 2
@@ -154,7 +159,7 @@ def test_compose_builds_it_by_hand_from_wheels(
     engine.api.close()
     docker("compose", "build", folder=project)
     run = ["run", "--rm", "--network=none", name]
-    assert docker(*run, "python", "-c", LISTED).split() == ["click", "torch"]
+    assert docker(*run, "python", "-c", LISTED).split() == ["click", "ray", "torch"]
     assert SECRET not in docker("history", "--no-trunc", name) + docker("image", "inspect", name)
 
 

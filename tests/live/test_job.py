@@ -55,7 +55,9 @@ def test_noop_ends_with_different_parameters_and_says_so(measured: TestLab) -> N
     sets = [word for setting in SHORT for word in ("--set", setting)]
     shown = measured.command("run", "noop", "--lab", measured.name, *sets)
     assert shown.returncode == 0, shown.stderr
-    assert "differ" in shown.stdout
+    words = " ".join(shown.stdout.split())
+    assert "network nothing was sent" in words
+    assert "parameters differ between ranks, as this job expects" in words
     summary = json.loads((measured.runs / "latest" / "summary.json").read_text())
     assert summary["status"] == "ok"
     assert summary["ranks_agree"] is False
@@ -63,25 +65,10 @@ def test_noop_ends_with_different_parameters_and_says_so(measured: TestLab) -> N
     assert len({end["params_sha256"] for end in ends}) == 4
 
 
-@pytest.fixture(scope="module")
-def short(measured: TestLab) -> dict[str, Any]:
-    return measured.run("hier", *SHORT)
-
-
-def test_the_backends_own_all_reduce_trains_to_the_same_loss(
-    measured: TestLab, short: dict[str, Any]
-) -> None:
-    summary = measured.run("native", *SHORT)
-    assert summary["ranks_agree"] and short["ranks_agree"]
-    assert summary["loss_last"] == pytest.approx(short["loss_last"], rel=1e-4)
-    assert summary["plan_sha256"] != short["plan_sha256"]
-
-
-def test_the_same_job_twice_ends_with_the_same_bytes(
-    measured: TestLab, short: dict[str, Any]
-) -> None:
+def test_the_same_job_twice_ends_with_the_same_bytes(measured: TestLab) -> None:
+    short = measured.run("hier", *SHORT)
     again = measured.run("hierarchical", *SHORT)  # a job answers to its algorithm's name too
-    assert again["job"] == "hier"
+    assert again["job"] == short["job"] == "hier"
     assert again["plan_sha256"] == short["plan_sha256"]
     assert again["params_sha256"] == short["params_sha256"]
 

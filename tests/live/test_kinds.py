@@ -4,6 +4,7 @@ What people run first, byte-gpt, is test_job's.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,4 +104,7 @@ def test_a_broken_model_is_told_by_its_line_and_leaves_the_lab_up(
     assert "Traceback" not in done.stdout + done.stderr
     folder = fast.runs / "latest"
     assert "Traceback" in (folder / "rank0.log").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("failed", 0)
+    assert "my.py:2: AttributeError" in summary["error"]["message"]
     assert fast.command("status", "--lab", fast.name).returncode == 0

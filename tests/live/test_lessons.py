@@ -120,25 +120,3 @@ def test_a_sampler_that_is_not_told_repeats_its_order(lessons: dict[str, dict[st
     assert lessons["reminded"]["data_order"] == {"epochs": 2, "repeats": False}
     for job in ("accumulate", "resnet-bn"):
         assert lessons[job]["data_order"] == {"epochs": 1, "repeats": None}
-
-
-def test_unused_parameters_fail_by_name_and_with_the_remedy(it: TestLab) -> None:
-    done = it.command("run", "unused", "--lab", it.name)
-    said = " ".join(done.stderr.split())
-    assert done.returncode == 1
-    assert "no gradient reached 'routed.experts." in said
-    assert "find_unused_parameters=True" in said
-    assert "Traceback" not in done.stdout + done.stderr
-    summary = json.loads((it.runs / "latest" / "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("failed", 0)
-    assert "'routed.experts." in summary["error"]["message"]
-
-
-def test_the_screen_of_a_barrier_says_what_it_is_and_that_ranks_differ(it: TestLab) -> None:
-    sets = [word for each in (*FREE, *GPT, "train.steps=3") for word in ("--set", each)]
-    done = it.command("run", "barrier-only", "--lab", it.name, *sets)
-    words = " ".join(done.stdout.split())
-    assert done.returncode == 0, done.stderr
-    assert "No gradient is reduced: ranks only meet at a barrier after backward." in words
-    assert "network nothing was sent" in words
-    assert "parameters differ between ranks, as this job expects" in words

@@ -193,7 +193,6 @@ def test_a_command_that_is_stopped_or_killed(it: TestLab, number: signal.Signals
 
 
 def test_a_job_comes_to_the_same_as_on_the_lab_itself(it: TestLab) -> None:
-    it.command("probe", "--lab", it.name)
     options = [word for setting in (*SMALL, "train.steps=4") for word in ("--set", setting)]
     done = it.command("run", "hier", "--lab", it.name, "--backend", "ray", "--json", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -218,12 +217,22 @@ def test_up_again_is_up_already_and_down_leaves_nothing(it: TestLab) -> None:
     assert "there is no Ray cluster in lab" in refused.stderr
     with pytest.raises(NoRay, match="there is no Ray cluster in lab"), on(it):
         pass
-    assert it.command("ray-up", "--lab", it.name).returncode == 0
+
+
+def test_ray_up_that_is_killed_leaves_nothing(it: TestLab) -> None:
+    process = it.start("ray-up", "--lab", it.name)
+    try:
+        until(lambda: any("gcs_server" in each.words for each in processes(it)))
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not of_ray(it))
 
 
 @pytest.mark.parametrize("name", ["node1", "node0"])
-def test_a_killed_raylet_and_the_cluster_made_whole_again(it: TestLab, name: str) -> None:
-    """The head's end is seen later: Ray's own head may come back, says Ray."""
+def test_a_killed_raylet_of_a_cluster_that_is_made_whole_first(it: TestLab, name: str) -> None:
+    made = json.loads(it.command("ray-up", "--lab", it.name, "--json").stdout)
+    assert not made["already_up"]
     with on(it) as site:
         (node,) = [each for each in site.nodes.list() if each.name == name]
         lost = agent(site, node)
@@ -233,18 +242,3 @@ def test_a_killed_raylet_and_the_cluster_made_whole_again(it: TestLab, name: str
     with pytest.raises(NoRay, match=f"Ray has ended on {name}") as caught, on(it):
         pass
     assert caught.value.fix == (f"make ray-up LAB={it.name}",)
-    again = json.loads(it.command("ray-up", "--lab", it.name, "--json").stdout)
-    assert not again["already_up"]
-    with on(it) as site:
-        assert len(site.nodes.list()) == 2
-
-
-def test_ray_up_that_is_killed_leaves_nothing(it: TestLab) -> None:
-    assert it.command("ray-down", "--lab", it.name).returncode == 0
-    process = it.start("ray-up", "--lab", it.name)
-    try:
-        until(lambda: any("gcs_server" in each.words for each in processes(it)))
-    finally:
-        process.kill()
-        process.communicate()
-    until(lambda: not of_ray(it))

@@ -4,14 +4,14 @@ The one kind of test that asserts time (one-sidedly: at least most of the delay,
 by as much; medians, since the machine may be busy).
 """
 
-from pathlib import Path
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 import pytest
 
 from jobs.spec import load_job
-from tests.live.lab import lab
+from tests.live.lab import TestLab, lab
 from tests.live.turns import run_in_turn
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
@@ -33,17 +33,21 @@ Steps = list[list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Steps]:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
+    with lab(tmp_path_factory.mktemp("time"), "2x2", "--rate", "1gbit", "--no-probe") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def runs(it: TestLab) -> dict[str, Steps]:
     """The same job undisturbed, and with the delay in each place, in one set of ranks."""
-    home = tmp_path_factory.mktemp("time")
     jobs = {"undisturbed": load_job("hier", SETTINGS)} | {
         f"phase: {place}": load_job(
             "hier", (*SETTINGS, f"inject={{phase: {place}, ms: {DELAY_S * 1000:g}}}")
         )
         for place in PLACES
     }
-    with lab(home, "2x2", "--rate", "1gbit", "--no-probe") as it:
-        lines = run_in_turn(it, home / "turns", jobs)
+    lines = run_in_turn(it, it.home / "turns", jobs)
     return {
         name: [[line for line in rank if line["kind"] == "step"] for rank in ranks]
         for name, ranks in lines.items()
@@ -88,11 +92,10 @@ def test_a_delay_in_a_bucket_moves_that_bucket_and_what_is_exposed(
             assert bucket_s(disturbed, rank, index) - bucket_s(undisturbed, rank, index) < LITTLE
 
 
-def test_a_slow_rank_is_named_by_the_others_waiting(undisturbed: Steps, tmp_path: Path) -> None:
-    with lab(tmp_path, "2x2", "--rate", "1gbit", "--no-probe") as it:
-        inject = f"inject={{phase: forward, rank: 2, ms: {DELAY_S * 1000:g}}}"
-        summary = it.run("hier", *SETTINGS, inject)
-        disturbed = it.steps(summary["run_id"])
+def test_a_slow_rank_is_named_by_the_others_waiting(it: TestLab, undisturbed: Steps) -> None:
+    inject = f"inject={{phase: forward, rank: 2, ms: {DELAY_S * 1000:g}}}"
+    summary = it.run("hier", *SETTINGS, inject)
+    disturbed = it.steps(summary["run_id"])
     change = moved(undisturbed, disturbed, 2)
     assert change.pop("forward_s") > MOST
     assert max(change.values()) < LITTLE, change

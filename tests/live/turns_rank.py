@@ -32,7 +32,9 @@ def main(argument: dict[str, Any]) -> None:
         for name, document in jobs.items():
             job = JobSpec.model_validate_json(json.dumps(document))
             text = load_data(job.data)
-            turn = told.model_copy(update={"job": job, "run_dir": str(run_dir / name)})
+            turn = told.model_copy(
+                update={"job": job, "run_dir": str(run_dir / name), "run_id": name}
+            )
             windows = Windows(text.content, job.model.context)
             with ready_to_train(turn, text, windows, store, Events(None)) as rank_run:
                 loopback = NicCounters("lo")  # what comes before depends on how busy the machine is

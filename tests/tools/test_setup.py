@@ -287,29 +287,3 @@ def test_an_old_python_is_passed_over_for_a_newer_one(monkeypatch: pytest.Monkey
     with pytest.raises(FrontDoorError, match="new enough") as raised:
         prerequisites.find("/no/python")
     assert "PYTHON=/no/python, which does not start" in raised.value.screen()
-
-
-def packages_asked(checkout: Checkout) -> list[str]:
-    """What the last environment was made of, beside torch and this project."""
-    wanted = [words for words in checkout.pip() if "--constraint" in words][-1]
-    return wanted[wanted.index("--constraint") + 2 :]
-
-
-def test_ray_is_installed_for_whoever_asks_for_it(ready: Checkout) -> None:
-    assert ready.make("run", "JOB=hier").returncode == 0
-    assert ready.environments() == ["1"]
-    assert ready.pip() == []
-
-    assert ready.make("run", "JOB=hier", "BACKEND=ray").returncode == 0
-    assert ready.environments() == ["2"]
-    assert {"uvicorn>=0.34", "docker>=7", "ray>=2.40", "nvidia-ml-py>=12"} <= set(
-        packages_asked(ready)
-    )
-    assert "pytest>=8" not in packages_asked(ready)
-
-    assert ready.make("run", "JOB=hier").returncode == 0  # it does what the smaller one did
-    ready.make("check")  # there is nothing to check in this checkout
-    assert ready.environments() == ["3"]
-    assert {"ray>=2.40", "pytest>=8"} <= set(packages_asked(ready))
-    assert ready.make("run", "JOB=hier", "BACKEND=ray").returncode == 0
-    assert ready.environments() == ["3"]

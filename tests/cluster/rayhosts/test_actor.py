@@ -82,7 +82,9 @@ def test_a_program_that_is_not_there(host: actor.Host) -> None:
 
 
 def test_python_is_this_nodes_own(host: actor.Host) -> None:
-    out, _, status = ended(host, "python", "-c", "import sys; print(sys.executable)")
+    out, _, status = ended(
+        host, "python", "-c", "import sys; print(sys.executable)", env={"PATH": "/nowhere"}
+    )
     assert (out.strip(), status) == (sys.executable, 0)
 
 
@@ -112,7 +114,14 @@ def test_a_program_that_does_not_read_can_still_be_ended(host: actor.Host) -> No
 
 
 def test_writing_to_what_has_ended_says_so(host: actor.Host) -> None:
-    ended(host, "true")
+    host.start("it", ["true"], {}, None)
+    deadline = time.monotonic() + LIMIT_S
+    while host.write("it", "x") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not host.write("it", "x")
+    host.end_input("it")
+    assert not host.write("it", "x")
+    assert read_all(host, "it") == ("", "", 0)
     assert not host.write("it", "x")
     host.end_input("it")
 
@@ -170,5 +179,5 @@ def test_a_changed_line_changes_the_digest(tmp_path: Path) -> None:
     before = facts.sources(str(tmp_path))
     (tmp_path / "ddp" / "it.py").write_text("a = 2\n")
     changed = facts.sources(str(tmp_path))
-    (tmp_path / "ddp" / "it.py").rename(tmp_path / "jobs" / "other.py")
+    (tmp_path / "ddp" / "it.py").rename(tmp_path / "ddp" / "other.py")
     assert len({before, changed, facts.sources(str(tmp_path))}) == 3

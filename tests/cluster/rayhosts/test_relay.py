@@ -16,12 +16,19 @@ from cluster.rayhosts.relay import DriverError, Relay
 
 ECHO = """
 import json, sys
+kept = []
 for line in sys.stdin:
     order = json.loads(line)
     answer = {"id": order["id"], "result": order}
     if order["op"] == "refuse":
         answer = {"id": order["id"], "error": {"kind": "odd", "words": "not this"}}
     if order["op"] == "later":
+        continue
+    if order["op"] == "echo":
+        kept.append(answer)
+        if len(kept) == 20:
+            for each in reversed(kept):
+                print(json.dumps(each), flush=True)
         continue
     if order["op"] == "die":
         print("what broke", file=sys.stderr)
@@ -101,7 +108,7 @@ def test_the_drivers_end_is_told_to_all_who_wait_and_to_who_asks_next(op: str, w
         waiting.join(20)
         assert len(told) == 1 and words in told[0]
         with pytest.raises(DriverError, match=words) as caught:
-            relay.ask("echo", 20)
+            relay.ask("next", 20)
         assert caught.value.kind == "ended"
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,12 @@ from tests.jobs.command import call, valid
 pytestmark = pytest.mark.usefixtures("forked")
 
 
-def proven() -> dict[str, tuple[Line, list[Result]]]:
-    return {variant.name: (line, list(results)) for variant, results, line in prove_algorithms()}
+EXAMPLE = f"{Path(__file__).parents[3]}/docs/own_algorithm.py:build"
+
+
+def proven(own: str | None = None) -> dict[str, tuple[Line, list[Result]]]:
+    found = prove_algorithms(own)
+    return {variant.name: (line, list(results)) for variant, results, line in found}
 
 
 @pytest.fixture
@@ -41,9 +46,9 @@ def test_the_grid_has_every_split_in_two_placements() -> None:
     assert {case.segments for each in placed for case in grid.cases(each)} == {1, 2, 3}
 
 
-def test_every_algorithm_is_proven_in_every_order() -> None:
-    found = proven()
-    assert list(found) == [variant.name for variant in variants()]
+def test_every_algorithm_is_proven_in_every_order_and_the_example_of_ones_own_beside_ours() -> None:
+    found = proven(EXAMPLE)
+    assert list(found) == [*(variant.name for variant in variants()), "own_algorithm:build"]
     assert {variant.algorithm.name for variant in variants()} == set(ALGORITHMS)
     for name, (line, results) in found.items():
         assert line.first_difference is None, name
@@ -54,6 +59,8 @@ def test_every_algorithm_is_proven_in_every_order() -> None:
             assert (where.count("in memory"), where.count("between 4 processes")) == (488, 30)
             assert line.says.endswith("488 cases in memory, 30 between 4 processes")
     assert {"ring, contiguous", "ring, interleaved", "ring, shuffled", "hierarchical"} <= {*found}
+    mine = found["own_algorithm:build"][0]
+    assert mine.says == "exact sums: 488 cases in memory, 30 between 4 processes"
     assert found["native"][0].says == "exact sums: 6 between 4 processes"
     assert found["noop"][0].says == "nothing is sent: 6 between 4 processes"
 

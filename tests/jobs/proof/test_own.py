@@ -7,14 +7,14 @@ import pytest
 
 import jobs.proof.grid
 import jobs.proof.hooks
+from ddp import ALGORITHMS
 from jobs.proof.algorithms import prove_algorithms
 from jobs.proof.hooks import prove_hook
 from jobs.proof.lines import Line
+from jobs.proof.variants import variants
 from tests.jobs.command import call, valid
 
 pytestmark = pytest.mark.usefixtures("forked")
-ROOT = Path(__file__).parents[3]
-OWN = f"{ROOT}/docs/own_algorithm.py:build"
 FILE = """
 import torch
 import torch.distributed as dist
@@ -68,8 +68,11 @@ def failing_hook(state, bucket):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the file above, with a small grid; a colon and a function come behind it."""
+    """Of the file above, with a small grid and two of our algorithms beside it; a colon and a
+    function come behind it."""
     monkeypatch.setattr(jobs.proof.grid, "MAX_RANKS", 4)
+    for known in set(ALGORITHMS) - {"native", "hierarchical"}:
+        monkeypatch.delitem(ALGORITHMS, known)
     (tmp_path / "mine.py").write_text(FILE.format(but=""))
     return f"{tmp_path}/mine.py"
 
@@ -78,16 +81,9 @@ def proven(own: str) -> dict[str, Line]:
     return {variant.name: line for variant, _, line in prove_algorithms(own)}
 
 
-def test_the_example_is_proven_on_the_whole_grid_beside_ours() -> None:
-    found = proven(OWN)
-    assert list(found)[-1] == "own_algorithm:build" and "ring, contiguous" in found
-    line = found["own_algorithm:build"]
-    assert line.first_difference is None
-    assert line.says == "exact sums: 488 cases in memory, 30 between 4 processes"
-
-
 def test_each_ring_order_that_it_takes_is_proven(place: str) -> None:
     found = proven(f"{place}:unordered")
+    assert list(found)[:-3] == [variant.name for variant in variants()]
     names = [f"mine:unordered, {order}" for order in ("contiguous", "interleaved", "shuffled")]
     assert list(found)[-3:] == names
     assert all(found[name].proven for name in names)
@@ -109,6 +105,7 @@ def test_a_wrong_one_is_told_with_its_first_difference(
     document = valid(out, "proof")
     *ours, mine = document["lines"]
     assert (code, document["ok"], all(line["proven"] for line in ours)) == (1, False, True)
+    assert [line["name"] for line in ours] == [variant.name for variant in variants()]
     assert mine["name"] == "mine:star"
     assert mine["first_difference"].startswith(
         "ranks on nodes 0 0 0, 0 elements, 1 segment, in memory: mine:star: rank 2 ends with chunk "
