@@ -25,8 +25,11 @@ _RATE_FIX = "write 200mbit (bits) or 25MB/s (bytes)"
 _RULE = "a rate is a number with bit, kbit, mbit, gbit, or B/s, KB/s, MB/s, GB/s"
 
 
-def parse_rate(text: object) -> int:
-    """Bits per second of a rate such as `200mbit` or `25MB/s`. Raises UnitError."""
+def parse_rate(text: object, most: int | None = MAX_RATE_BITS_PER_S) -> int:
+    """Bits per second of a rate such as `200mbit` or `25MB/s`. Raises UnitError.
+
+    `most`: what the kernel can limit a link to; None where nothing is limited.
+    """
     if not isinstance(text, str):
         raise _unreadable_rate(str(text))
     if len(text) > LONGEST_TEXT:
@@ -34,7 +37,7 @@ def parse_rate(text: object) -> int:
     for pattern, bits_per_unit in ((_BITS, 1), (_BYTES, 8)):
         if match := pattern.fullmatch(text.strip()):
             factor = _PREFIXES[match["prefix"].lower()] * bits_per_unit
-            return _checked_rate(text.strip(), Decimal(match["number"]) * factor)
+            return _checked_rate(text.strip(), Decimal(match["number"]) * factor, most)
     raise _unreadable_rate(text)
 
 
@@ -43,7 +46,7 @@ def parse_optional_rate(text: object) -> int | None:
     return None if text == UNLIMITED else parse_rate(text)
 
 
-def _checked_rate(text: str, bits_per_s: Decimal) -> int:
+def _checked_rate(text: str, bits_per_s: Decimal, most: int | None = MAX_RATE_BITS_PER_S) -> int:
     if bits_per_s < MIN_RATE_BITS_PER_S:
         low = "must be above 0" if bits_per_s == 0 else f"is {bits_per_s:,f} bits/s"
         raise UnitError(
@@ -52,12 +55,12 @@ def _checked_rate(text: str, bits_per_s: Decimal) -> int:
             "slower ones take minutes to measure",
             f"write {format_rate(MIN_RATE_BITS_PER_S)} or more, or {UNLIMITED} for no limit",
         )
-    if bits_per_s > MAX_RATE_BITS_PER_S:
-        most = format_rate(MAX_RATE_BITS_PER_S)
+    if most is not None and bits_per_s > most:
+        fastest = format_rate(most)
         raise UnitError(
             f"{text!r} is {bits_per_s:,f} bits/s",
-            f"the fastest link is {most}",
-            f"write {most} or less, or {UNLIMITED} for no limit",
+            f"the fastest link is {fastest}",
+            f"write {fastest} or less, or {UNLIMITED} for no limit",
         )
     if bits_per_s % 8:
         nearest = format_rate(max(8, round(bits_per_s / 8) * 8))

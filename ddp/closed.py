@@ -7,25 +7,27 @@ against one another), and a cluster of 65,536 ranks takes no longer than one of 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddp.cost import Kind, Price, price_kinds
 from ddp.errors import UsageError
-from ddp.fabric import NodeLinks
+from ddp.fabric import Link, NodeLinks
 
 
 @dataclass(frozen=True)
 class Uniform:
     """`num_nodes` nodes of `ranks_per_node` ranks, placed node by node.
 
-    `nics` of each node carry side by side; a single flow uses one of them. Raises UsageError for
-    sizes below one.
+    `nics` of each node carry side by side; a single flow uses one of them. `rank_bytes_per_s` is
+    what a rank sends or takes inside its node, where it has a link of its own there; else ranks
+    share `links.intra`. Raises UsageError for sizes below one.
     """
 
     num_nodes: int
     ranks_per_node: int
     links: NodeLinks
     nics: int = 1
+    rank_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_nodes", "ranks_per_node", "nics"):
@@ -39,12 +41,14 @@ class Uniform:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """`kinds(cluster, num_bytes)` are the stages, and `flows(cluster)` how many ranks of a node
-    talk to other nodes at once. `fits` tells why a cluster is refused, or None.
+    """`kinds(cluster, num_bytes)` are the stages; `flows(cluster)` is how many ranks of a node talk
+    to other nodes at once, `inside(cluster)` how many to ranks of their own. `fits` tells why a
+    cluster is refused, or None.
     """
 
     kinds: Callable[[Uniform, float], Iterator[Kind]]
     flows: Callable[[Uniform], int]
+    inside: Callable[[Uniform], int]
     fits: Callable[[Uniform], str | None] = lambda _: None
 
 
@@ -60,8 +64,21 @@ def price_uniform(name: str, cluster: Uniform, num_bytes: float, segments: int =
         raise UsageError(
             f"{name} on {cluster.num_nodes} x {cluster.ranks_per_node} ranks: {reason}"
         )
-    side_by_side = min(cluster.nics, form.flows(cluster))
-    return price_kinds(form.kinds(cluster, num_bytes), cluster.links, segments, side_by_side)
+    kinds = form.kinds(cluster, num_bytes)
+    return price_kinds(kinds, links_of(name, cluster), segments, nics_of(name, cluster))
+
+
+def nics_of(name: str, cluster: Uniform) -> int:
+    """How many of a node's NICs the algorithm keeps busy."""
+    return min(cluster.nics, CLOSED_FORMS[name].flows(cluster))
+
+
+def links_of(name: str, cluster: Uniform) -> NodeLinks:
+    """The links of a node, its inside as fast as the ranks that send there at once."""
+    if cluster.rank_bytes_per_s is None:
+        return cluster.links
+    rate = cluster.rank_bytes_per_s * max(1, CLOSED_FORMS[name].inside(cluster))
+    return replace(cluster.links, intra=Link(cluster.links.intra.alpha_s, rate))
 
 
 def _ring(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
@@ -126,6 +143,10 @@ def _every_rank(cluster: Uniform) -> int:
     return cluster.ranks_per_node
 
 
+def _all_but_one(cluster: Uniform) -> int:
+    return cluster.ranks_per_node - (cluster.num_nodes > 1)
+
+
 def _one_rank(cluster: Uniform) -> int:
     del cluster
     return 1
@@ -138,11 +159,11 @@ def _powers_of_two(cluster: Uniform) -> str | None:
 
 
 CLOSED_FORMS: Mapping[str, ClosedForm] = {
-    "ring": ClosedForm(_ring, _one_rank),
-    "ring, interleaved": ClosedForm(_interleaved, _every_rank),
-    "hierarchical": ClosedForm(_hierarchical, _every_rank),
-    "hierarchical_leader": ClosedForm(_leader, _one_rank),
-    "halving_doubling": ClosedForm(_halving_doubling, _every_rank, _powers_of_two),
-    "parameter_server": ClosedForm(_parameter_server, _one_rank),
+    "ring": ClosedForm(_ring, _one_rank, _all_but_one),
+    "ring, interleaved": ClosedForm(_interleaved, _every_rank, _every_rank),
+    "hierarchical": ClosedForm(_hierarchical, _every_rank, _every_rank),
+    "hierarchical_leader": ClosedForm(_leader, _one_rank, _one_rank),
+    "halving_doubling": ClosedForm(_halving_doubling, _every_rank, _every_rank, _powers_of_two),
+    "parameter_server": ClosedForm(_parameter_server, _one_rank, _one_rank),
 }
 """By the algorithm's name; a ring's order is behind a comma where it is not the usual one."""

@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "jobs.cli_collect",
         "Make one run of what ranks left on several machines.",
     ),
+    "predict": ("jobs.cli_predict", "Say what a step would cost on a cluster that you lack."),
     "proof": ("jobs.cli_proof", "Prove the gradients against one process; needs no lab."),
     "runs": ("jobs.cli_run", "List all runs."),
     "runs-clean": ("jobs.cli_run", "Remove all runs but the last ones."),

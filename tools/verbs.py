@@ -106,6 +106,14 @@ VERBS: dict[str, Verb] = {
         ("FROM", "OUT"),
         command=("ddplab", "collect"),
     ),
+    "predict": Verb(
+        "what a step costs on a cluster you lack",
+        (
+            *("EXAMPLE", "PARAMETERS", "DTYPE", "BYTES", "NODES", "RANKS_PER_NODE", "NICS"),
+            *("RATE", "LATENCY", "INTRA_RATE", "INTRA_LATENCY", "COMPUTE", "OVERLAP", "CALIBRATE"),
+        ),
+        command=("ddplab", "predict"),
+    ),
     "proof": Verb(
         "prove the gradients; or: proof algorithms",
         ("ALL", "ALGORITHM", "HOOK"),
@@ -148,7 +156,17 @@ HELP_WIDTH = 100
 VARIABLES: dict[str, str] = {
     "CLUSTER": "{clusters}, or a file",
     "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
-    "INTRA_RATE": "speed inside a node, as RATE, or unlimited",
+    "INTRA_RATE": "speed inside a node, as RATE, or unlimited; for predict that of a rank there",
+    "EXAMPLE": "1: a model of 7 billion parameters on two machines of eight GPUs",
+    "PARAMETERS": "of a model: 7b, 350m; DTYPE is that of its gradients",
+    "DTYPE": "float32, bfloat16, float16 or float64",
+    "BYTES": "of gradients on one rank, in the place of PARAMETERS: 14GB",
+    "NICS": "of each node, side by side; RATE is what one carries",
+    "LATENCY": "of a message between nodes, beside its bytes: 20us",
+    "INTRA_LATENCY": "of a message inside a node: 5us",
+    "COMPUTE": "how long a step computes with nothing sent: 0.5s",
+    "OVERLAP": "share of that behind which communication can hide: 0.67",
+    "CALIBRATE": "a finished run, whose figures stand where none is typed: latest",
     "NODE": "whose link is changed: node0, node1, ..., or all",
     "BACKEND": "what nodes are made of: compose (containers), netns (network namespaces), or auto; "
     "run, compare and scale also take ray: a Ray cluster that is there",
@@ -213,8 +231,10 @@ _OPTIONS = (
         "BASE",
         "MAX_SLOWDOWN",
     ),
+    *("PARAMETERS", "DTYPE", "BYTES", "NICS", "LATENCY", "INTRA_LATENCY", "COMPUTE", "OVERLAP"),
+    "CALIBRATE",
 )
-FLAGS = ("ALL", "ALLOW_DIFFERENT", "CHECK", "DRY_RUN", "MONITORING", "QUICK")
+FLAGS = ("ALL", "ALLOW_DIFFERENT", "CHECK", "DRY_RUN", "EXAMPLE", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 

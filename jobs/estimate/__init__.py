@@ -1,0 +1,1 @@
+"""Predictions for clusters that nobody has: `ddplab predict`."""
