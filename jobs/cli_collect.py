@@ -2,17 +2,27 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from jobs.cli_lab import json_option
 
 
+class Folder(click.ParamType):
+    """A folder's name, which may not be there yet."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if "\0" in str(value):
+            self.fail(f"{value!r} names no folder: it holds a zero byte", param, ctx)
+        return Path(value)
+
+
 @click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="The run folder that is made."
-)
+@click.argument("folders", nargs=-1, required=True, type=Folder())
+@click.option("--out", required=True, type=Folder(), help="The run folder that is made.")
 @json_option
 def collect(folders: tuple[Path, ...], out: Path, as_json: bool) -> int:
     """Make one run folder of FOLDERS, which torchrun's ranks left on their machines."""

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from tools.environment import Choice, ensure, higher
 from tools.errors import FrontDoorError
-from tools.verbs import EXAMPLES, FLAGS, VERBS, arguments, help_screen, meaning
+from tools.variables import EXAMPLES
+from tools.verbs import FLAGS, VERBS, arguments, help_screen, meaning
 
 _PR_SET_PDEATHSIG = 1
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
+from tools.variables import VARIABLES
+
 
 class Verb(NamedTuple):
     """One target; `layer` is the environment it needs: "", or one of tools.environment.LAYERS.
@@ -152,68 +154,6 @@ VERBS: dict[str, Verb] = {
 NUM_FIRST = 5
 """So many verbs at the head of VERBS are the ones that matter to somebody new."""
 HELP_WIDTH = 100
-
-VARIABLES: dict[str, str] = {
-    "CLUSTER": "{clusters}, or a file",
-    "RATE": "speed of the links between nodes: 200mbit, 1gbit, 25MB/s",
-    "INTRA_RATE": "speed inside a node, as RATE, or unlimited; for predict that of a rank there",
-    "EXAMPLE": "1: a model of 7 billion parameters on two machines of eight GPUs",
-    "PARAMETERS": "of a model: 7b, 350m; DTYPE is that of its gradients",
-    "DTYPE": "float32, bfloat16, float16 or float64",
-    "BYTES": "of gradients on one rank, in the place of PARAMETERS: 14GB",
-    "NICS": "of each node, side by side; RATE is what one carries",
-    "LATENCY": "of a message between nodes, beside its bytes: 20us",
-    "INTRA_LATENCY": "of a message inside a node: 5us",
-    "COMPUTE": "how long a step computes with nothing sent: 0.5s",
-    "OVERLAP": "share of that behind which communication can hide: 0.67",
-    "CALIBRATE": "a finished run, whose figures stand where none is typed: latest",
-    "NODE": "whose link is changed: node0, node1, ..., or all",
-    "BACKEND": "what nodes are made of: compose (containers), netns (network namespaces), or auto; "
-    "run, compare and scale also take ray: a Ray cluster that is there",
-    "ADDRESS": "Ray's own address, 10.0.0.1:6379; without it the cluster that ray-up made",
-    "FABRIC": "the NIC that gradients cross, on Ray's nodes: eth1, or 10.0.0.0/24",
-    "RANKS_PER_NODE": "ranks on each of Ray's nodes; else as the lab has them, or one a GPU",
-    "STRATEGY": "spread, pack, or which of Ray's nodes: STRATEGY=10.0.0.1,10.0.0.2",
-    "LAB": "a name, to have several labs side by side",
-    "SUBNET": "addresses of the network between nodes: SUBNET=10.99.0.0/24",
-    "MONITORING": "1: also Prometheus and Grafana, beside nodes in containers",
-    "PRIVILEGE": "sudo: where an ordinary user may not make network namespaces",
-    "JOB": "{jobs}, or a file",
-    "JOBS": 'several of them: JOBS="ring hier"',
-    "ALGORITHM": "a way to reduce: a name, or your own, my.py:build; for compare one more",
-    "HOOK": "a communication hook to prove: my.py:fn, my_pkg.module:fn",
-    "NODES": 'numbers of nodes to try: NODES="1 2 4"; for run on Ray: so many of its nodes',
-    "SCALING": "weak: each rank keeps its batch; strong: ranks share the batch of one",
-    "ROUNDS": "how often jobs take turns; STEPS are then the counted steps of a turn",
-    "STEPS": "how many steps are measured",
-    "SET": 'change keys of the job: SET="train.lr=0.01 pace=null"',
-    "DATA": "a text file or a folder of them to train on",
-    "RUNS": 'finished runs to compare instead of JOBS: RUNS="latest 20261130-1104-hier-..."',
-    "FROM": 'folders with the files of a run, one of each machine: FROM="a b"',
-    "OUT": "the run folder that is made of them: OUT=runs/first",
-    "BASE": "the job that others are held against; native, or else the first",
-    "MAX_SLOWDOWN": "fail where a job is slower than BASE by more: MAX_SLOWDOWN=5%",
-    "ALLOW_DIFFERENT": "also what is not the same training: ALLOW_DIFFERENT=1",
-    "DRY_RUN": "1: print the exact commands and do nothing",
-    "CHECK": "1: fail where a figure is under its floor",
-    "ALL": "1: proof algorithms shows every case",
-    "QUICK": "1: do not measure what links carry, which takes ten seconds",
-    "KEEP": "how many runs to keep",
-    "TORCH": "another PyTorch, as for pip: TORCH=torch==2.12.0; TORCH=default: back to ours",
-    "TORCH_INDEX_URL": "where to get PyTorch from: a mirror, or another build's index",
-    "PYTHON": "the Python to build the environment with",
-}
-
-EXAMPLES = {
-    "NODE": "node1",
-    "JOB": "hier",
-    "JOBS": '"ring hier"',
-    "NODES": '"1 2 4"',
-    "KEEP": "10",
-    "FROM": '"a b"',
-    "OUT": "runs/first",
-}
-"""For the variables that a verb cannot do without."""
 
 _OPTIONS = (
     *("NODE", "NODES", "CLUSTER", "RATE", "INTRA_RATE", "SCALING", "BACKEND", "LAB", "SUBNET"),

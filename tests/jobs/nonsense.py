@@ -16,6 +16,10 @@ BASE = {
     "runs": [],
     "runs-clean": ["--keep", "1"],
     "doctor": ["--quick"],
+    "ray-up": [],
+    "ray-down": [],
+    "collect": ["part", "--out", "whole"],
+    "predict": ["--example"],
 }
 """A right way to call each verb, as far as its options go."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from cluster.backends import AUTO, BACKENDS
 from tools.front import typed_variables
-from tools.verbs import NUM_FIRST, VARIABLES, VERBS, split_settings
+from tools.variables import VARIABLES
+from tools.verbs import NUM_FIRST, VERBS, split_settings
 
 if TYPE_CHECKING:
     from conftest import Checkout
