@@ -9,7 +9,7 @@ import click
 from jobs.cli_lab import json_option
 
 
-class Folder(click.ParamType):
+class Folder(click.ParamType):  # type: ignore[type-arg]
     """A folder's name, which may not be there yet."""
 
     name = "folder"
@@ -17,6 +17,10 @@ class Folder(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if "\0" in str(value):
             self.fail(f"{value!r} names no folder: it holds a zero byte", param, ctx)
+        try:
+            Path(value).exists()
+        except OSError as exc:  # a name that no file can have
+            self.fail(f"{str(value)[:60]!r} names no folder: {exc.strerror}", param, ctx)
         return Path(value)
 
 
