@@ -1,4 +1,4 @@
-"""All-reduces made of a backend's own collectives, for devices whose bytes we do not send ourselves.
+"""All-reduces made of a backend's own collectives, for devices whose bytes it sends, not we.
 
 Owns the composition of `hierarchical` and the bytes it comes to. Every rank makes its groups and
 calls their collectives in one order: inside its node, between nodes, inside again. A rank is in

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.distributed as dist
-from tests.ddp.conftest import Ranks
 from torch import Tensor
 
 from ddp.composed import BackendReduce, ComposedHierarchical
@@ -14,6 +13,7 @@ from ddp.errors import TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.native import MakeGroup, Native, gloo_groups
 from ddp.plan import ReductionPlan
+from tests.ddp.conftest import Ranks
 
 PLACEMENTS = {
     "two nodes": (0, 0, 1, 1),
