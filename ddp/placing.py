@@ -20,11 +20,10 @@ from ddp.executor import Collective, NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.membership import Membership, PrivateGroup
 from ddp.native import MakeGroup, gloo_groups, nccl_groups
-from ddp.options import Options
+from ddp.options import ON_GPU, Options
 from ddp.plan import ReductionPlan
 
 KINDS = ("cpu", "cuda")
-ON_DEVICE = ("hierarchical", "native", "noop")
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -53,7 +52,7 @@ def check_algorithm(device: torch.device, options: Options, *, registered: bool)
     what it can."""
     if device.type == "cpu" or not registered:
         return
-    if options.algorithm not in ON_DEVICE:
+    if options.algorithm not in ON_GPU:
         raise UsageError(
             f"algorithm={options.algorithm!r} sends messages of its own, from the CPU only, and "
             f"the module is on {device}: use algorithm='hierarchical' or 'native' there"
