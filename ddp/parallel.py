@@ -50,6 +50,7 @@ class DistributedDataParallel(nn.Module):
     lesson_deadlock: wait for an unused parameter as naive wrappers do for ever; for teaching.
     fabric: where ranks live; None: found out (DDPLAB_NODE, GROUP_RANK, else the kernel).
     timeout_s: the longest wait for a peer.
+    Where the module is on a GPU, NCCL reduces: algorithm hierarchical, native or noop.
 
     Every rank of `process_group` must construct it, with equal models and arguments (compared
     first; UsageError with one text on all ranks); parameters and buffers then come from rank 0.

@@ -1,15 +1,17 @@
 """The order of work on a device, on one that records it; and its times, on clocks of our own."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from ddp import device
+from ddp import agreement, device, placing
 from ddp.device import Anchor, HostLine, StreamLine, exposed_of
-from ddp.errors import DdpError, PeerTimeout, TransportError
+from ddp.errors import DdpError, PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
+from ddp.hooks import HookState
 from ddp.parallel import DistributedDataParallel
 from ddp.timing import BucketTiming, StepCommunication, Traffic
 from tests.ddp.recorded_device import RecordedEvent, RecordedRuntime, use
@@ -221,3 +223,38 @@ def test_exposed_is_what_follows_the_last_gradient_of_each_reduction() -> None:
     assert (seen.exposed, seen.gradients_ready_ns) == ([(20, 32), (50, 80)], 50)
     assert seen.traffic == Traffic(1, 2)
     assert HostLine().seen(waits_of_the_host) is waits_of_the_host
+
+
+def test_a_module_is_on_one_device_that_can_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers(0)
+    placing.check_one_device(model)
+    model[1].to("meta")  # type: ignore[index]
+    with pytest.raises(UsageError, match=r"'1\.weight' is on meta: only the CPU and NVIDIA GPUs"):
+        placing.check_one_device(model)
+    monkeypatch.setattr(placing, "KINDS", ("cpu", "meta"))
+    with pytest.raises(UsageError, match=r"'1\.weight' is on meta and '0\.weight' on cpu: a rank"):
+        placing.check_one_device(model)
+
+
+def test_ranks_have_devices_of_one_kind() -> None:
+    same = {"error": None, "options": {}, "tensors": []}
+    with pytest.raises(UsageError, match="rank 1 has its module on cpu and rank 0 on cuda: move"):
+        agreement.check_same([{**same, "device": "cuda"}, {**same, "device": "cpu"}])
+
+
+def test_the_hook_for_torchs_class_refuses_a_gpu() -> None:
+    state = object.__new__(HookState)
+    state._dead = None
+    bucket: Any = SimpleNamespace(buffer=lambda: torch.empty(2, device="meta"), index=lambda: 0)
+    with pytest.raises(UsageError, match=r"a bucket on meta: .* use ddp\.DistributedDataParallel"):
+        state.submit(bucket)
+
+
+def test_options_that_say_nothing_on_a_gpu_are_refused() -> None:
+    gpu = torch.device("cuda", 0)
+    options: Any = SimpleNamespace(algorithm="native", segments=3)
+    with pytest.raises(UsageError, match="segments=3 on cuda:0: NCCL cuts buckets itself"):
+        placing.check_algorithm(gpu, options, registered=True)
+    placing.check_algorithm(torch.device("cpu"), options, registered=True)
+    own: Any = SimpleNamespace(algorithm="a Collective of the caller's", segments="auto")
+    placing.check_algorithm(gpu, own, registered=False)

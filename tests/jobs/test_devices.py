@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,7 +157,8 @@ def test_ranks_choose_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_is_asked_where_the_job_runs_on_the_cpu_anyway() -> None:
-    store = HashStore()  # an answer that nobody gives would be waited for
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=1))  # nobody answers
     assert agree_on_device(told(device="cpu"), store) == RankDevice("cpu", None, None)
     ring = DdpSpec(algorithm="ring")
     assert agree_on_device(told(ddp=ring), store).reason == "algorithm ring sends from the CPU only"
