@@ -21,6 +21,7 @@ from ddp.importpath import is_pinned
 from ddp.membership import Facts, Membership, PrivateGroup, fabric_from, node_identity
 from ddp.options import Options
 from ddp.own_schedule import plan_facts
+from ddp.placing import check_algorithm, check_fabric, check_one_device, device_of
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments, make_buckets
 
 
@@ -39,6 +40,7 @@ def agree(
         facts = membership.exchange("model", ours)
         check_same(facts)
         fabric = agree_on_fabric(facts, fabric)
+        check_fabric(device_of(module), options, fabric)
         plan = make_plan(module, options, fabric, membership.size)
         check_same_plan(membership.exchange("plan", plan_facts(plan)))
     except DdpError:  # peers may still have to read the same in the store
@@ -91,11 +93,13 @@ def local_facts(module: nn.Module, options: Options, node: str, *, registered: b
     try:
         options.check(registered=registered)
         check_module(module)
+        check_algorithm(device_of(module), options, registered=registered)
     except UsageError as exc:
         return {**facts, "error": str(exc)}
     named: list[tuple[str, str, Tensor]] = []
     named += [("parameter", *item) for item in module.named_parameters()]
     named += [("buffer", *item) for item in module.named_buffers()]
+    facts["device"] = device_of(module).type
     facts["tensors"] = [
         [kind, name, list(tensor.shape), dtype_name(tensor), tensor.requires_grad]
         for kind, name, tensor in named
@@ -108,8 +112,7 @@ def check_module(module: nn.Module) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise UsageError(f"{name!r} has no shape yet: run one forward before wrapping")
-        if tensor.device.type != "cpu":
-            raise UsageError(f"{name!r} is on {tensor.device}: only CPU tensors are reduced so far")
+    check_one_device(module)
     for name, part in module.named_modules():
         layer = isinstance(part, nn.Embedding | nn.EmbeddingBag)
         if layer and part.sparse and part.weight.requires_grad:
@@ -133,6 +136,11 @@ def check_same(facts: Sequence[Facts]) -> None:
                     f"rank {rank} asks for {name}={_dict(theirs['options'])[name]!r} and rank 0 "
                     f"for {name}={ours!r}: give every rank the same arguments"
                 )
+        if theirs.get("device") != facts[0].get("device"):
+            raise UsageError(
+                f"rank {rank} has its module on {theirs['device']} and rank 0 on "
+                f"{facts[0]['device']}: move it to a device of the same kind on every rank"
+            )
         _check_same_tensors(rank, _list(theirs["tensors"]), _list(facts[0]["tensors"]))
 
 
@@ -181,7 +189,9 @@ def make_plan(
         kind: torch.dtype = getattr(torch, dtype)
         num_used = len(names) if options.allows_unused else 0
         layout = BucketLayout(dtype, names, numels, 1, status_numel(kind, world_size, num_used))
-        layouts.append(replace(layout, segments=_segments(options, layout.numel * kind.itemsize)))
+        num_bytes = layout.numel * kind.itemsize
+        segments = _segments(options, num_bytes) if device_of(module).type == "cpu" else 1
+        layouts.append(replace(layout, segments=segments))
     return ReductionPlan(
         options.algorithm, options.ring_order, options.ring_seed, fabric.node_of, tuple(layouts)
     )
@@ -199,7 +209,7 @@ def agree_on_rebuilt(
     """
     places = {name: place for place, (name, _) in enumerate(trainable(module))}
     order = torch.tensor([places[name] for name in ready_order])
-    group.broadcast_bytes([order])
+    group.broadcast_bytes([order], of_host=True)
     fabric = Fabric(plan.node_of)
     rebuilt = make_plan(module, options, fabric, len(plan.node_of), order.tolist())
     rebuilt = replace(rebuilt, algorithm=plan.algorithm)
@@ -207,7 +217,7 @@ def agree_on_rebuilt(
         rebuilt = plan
     ours = torch.tensor(list(bytes.fromhex(rebuilt.sha256)), dtype=torch.uint8)
     theirs = ours.clone()
-    group.broadcast_bytes([theirs])
+    group.broadcast_bytes([theirs], of_host=True)
     if not theirs.equal(ours):
         raise TransportError(
             "this rank made another reduction plan than rank 0 of the same order of gradients; "

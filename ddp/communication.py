@@ -8,12 +8,14 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic, monotonic_ns, sleep
+from time import monotonic, sleep
+from typing import Any
 
 import torch
 
 from ddp.bucket import Bucket
 from ddp.comm_hook import CommHook
+from ddp.device import HostLine, Line
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause
@@ -25,7 +27,8 @@ class Submission:
     """A bucket to be reduced. `poisoned`: this rank gave up; the gradients mean nothing.
 
     `used`: by parameter, whether this rank has a gradient for it. `hook` takes the place of the
-    collective for the gradients; the status still goes through the collective.
+    collective for the gradients; the status still goes through the collective. `mark`: where the
+    gradients are there, on the line of the device.
     """
 
     bucket: Bucket
@@ -34,6 +37,7 @@ class Submission:
     poisoned: bool
     used: tuple[bool, ...] = ()
     hook: CommHook | None = None
+    mark: Any = None
 
 
 class CommunicationThread:
@@ -43,8 +47,15 @@ class CommunicationThread:
     connections, so that no peer waits for this rank.
     """
 
-    def __init__(self, rank: int, first_cause: FirstCause, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        first_cause: FirstCause,
+        on_failure: Callable[[], None],
+        line: Line | None = None,
+    ) -> None:
         self._rank = rank
+        self.line: Line = line or HostLine()
         self._first_cause = first_cause
         self._on_failure = on_failure
         self._submissions: queue.SimpleQueue[Submission | None] = queue.SimpleQueue()
@@ -118,26 +129,24 @@ class CommunicationThread:
 
     def _reduce(self, submission: Submission) -> None:
         bucket = submission.bucket
-        start_ns = monotonic_ns()
-        if submission.collective.name == NoCollective.name:
-            bucket.used = submission.used or bucket.used
-            traffic = submission.collective.all_reduce(
-                bucket.buffer, bucket.layout.segments, bucket.index
-            )
-        else:
-            poisoned = submission.poisoned or self._poisoned
-            bucket.write_status(poisoned=poisoned, used=submission.used)
-            traffic = (self._with_hook if submission.hook else self._without_hook)(submission)
-        self._timings.append(
-            BucketTiming(
-                bucket.index, bucket.num_bytes, submission.ready_ns, start_ns, monotonic_ns()
-            )
-        )
+        with self.line.after(submission.mark, bucket.index) as span:
+            if submission.collective.name == NoCollective.name:
+                bucket.used = submission.used or bucket.used
+                traffic = submission.collective.all_reduce(
+                    bucket.buffer, bucket.layout.segments, bucket.index
+                )
+            else:
+                poisoned = submission.poisoned or self._poisoned
+                bucket.write_status(poisoned=poisoned, used=submission.used)
+                traffic = (self._with_hook if submission.hook else self._without_hook)(submission)
+        times = span.times(submission.ready_ns)
+        self._timings.append(BucketTiming(bucket.index, bucket.num_bytes, *times))
         self._traffic = sum_of(self._traffic, traffic)
 
     def _without_hook(self, submission: Submission) -> Traffic:
         bucket, collective = submission.bucket, submission.collective
         traffic = collective.all_reduce(bucket.buffer, bucket.layout.segments, bucket.index)
+        self.line.settle(f"bucket {bucket.index}")
         self._check(bucket)
         bucket.average()
         return traffic
@@ -146,6 +155,7 @@ class CommunicationThread:
         """The status first: where a rank gave up, no rank calls its hook."""
         bucket = submission.bucket
         submission.collective.all_reduce(bucket.status, 1, bucket.index)
+        self.line.settle(f"bucket {bucket.index}, its status")
         if self._check(bucket):
             assert submission.hook is not None
             submission.hook(bucket)

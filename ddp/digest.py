@@ -12,7 +12,7 @@ def sha256_of(named: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        flat = tensor.detach().contiguous()
+        flat = tensor.detach().cpu().contiguous()
         memory = (ctypes.c_ubyte * flat.nbytes).from_address(flat.data_ptr())  # without numpy
         digest.update(memory)
     return digest.hexdigest()

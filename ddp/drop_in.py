@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
+import torch
+
 from ddp.errors import UsageError
 from ddp.options import OPTION_NAMES
 
@@ -54,7 +56,11 @@ def buffers_wanted(given: bool | None, torchs: Mapping[str, Any]) -> bool:
 
 
 def why_refused(
-    device_ids: Any, output_device: Any, dim: Any, torchs: Mapping[str, Any]
+    device: torch.device,
+    device_ids: Any,
+    output_device: Any,
+    dim: Any,
+    torchs: Mapping[str, Any],
 ) -> str | None:
     """Why what was asked of torch's class is not done here, and what to do; None where it is.
 
@@ -67,10 +73,12 @@ def why_refused(
             raise TypeError(
                 f"DistributedDataParallel() got an unexpected keyword argument {name!r}{hint}"
             )
-    if device_ids not in (None, [], ()) or output_device is not None:
+    ids = device_ids if isinstance(device_ids, list | tuple) else [device_ids]
+    named = [given for given in (*ids, output_device) if given is not None]
+    if len(ids) > 1 or not all(_is(given, device) for given in named):
         return (
-            f"device_ids={device_ids!r}, output_device={output_device!r}: only modules on the CPU "
-            "are reduced so far, and these have no devices to choose from; leave both out, or None"
+            f"device_ids={device_ids!r}, output_device={output_device!r} for a module on {device}: "
+            "a module is reduced on the one device where it is; leave both out, or move it first"
         )
     if dim != 0:
         return f"dim={dim!r}: inputs are not scattered, each rank has its own; leave it out"
@@ -79,3 +87,8 @@ def why_refused(
         if value is not kept and value != kept:
             return f"{name}={value!r:.80}: only {kept} is kept; {remedy}"
     return None
+
+
+def _is(given: Any, device: torch.device) -> bool:
+    """Whether a device as torch's class takes it, by number or by name, is this GPU."""
+    return device.type == "cuda" and given in (device, str(device), device.index)

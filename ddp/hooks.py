@@ -148,6 +148,11 @@ class HookState:
         if self._dead is not None:
             raise stopped(self._dead)
         buffer, index = bucket.buffer(), bucket.index()
+        if buffer.device.type != "cpu":
+            raise UsageError(
+                f"a bucket on {buffer.device}: this hook reduces what is on the CPU; on a GPU use "
+                "ddp.DistributedDataParallel"
+            )
         segments = self._choice.segments
         if segments == "auto":
             segments = choose_segments(self._choice.algorithm, buffer.nbytes)

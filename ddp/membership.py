@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha1
 from pathlib import Path
@@ -18,8 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from ddp.device import Line
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
+from ddp.native import MakeGroup, Native
 from ddp.transport.p2p import Work, translate
 
 Facts = dict[str, object]
@@ -98,6 +101,7 @@ class PrivateGroup:
     def __init__(self, store: Store, membership: Membership) -> None:
         timeout = timedelta(seconds=membership.timeout_s)
         self.rank, self.size = membership.rank, membership.size
+        self._device: _Device | None = None
         try:
             # not dist.new_group: its names repeat after a group is destroyed, and meet stale keys
             self._gloo: _Gloo | None = cast(
@@ -117,18 +121,40 @@ class PrivateGroup:
     def allreduce(self, tensors: list[Tensor], op: object, timeout: timedelta, /) -> Work:
         return self._open().allreduce(tensors, op, timeout)
 
-    def broadcast_bytes(self, tensors: Sequence[Tensor]) -> None:
-        """Give `tensors` of any dtype the values that they have on rank 0."""
+    def take_device(self, make_group: MakeGroup, line: Line) -> None:
+        """From now on tensors go through groups of a device's backend; all members must call it."""
+        self._device = _Device(make_group, line)
+        self.make_native("everybody", range(self.size))
+
+    @property
+    def on_host(self) -> bool:
+        """Whether no device was taken."""
+        return self._device is None
+
+    @property
+    def everybody(self) -> Native:
+        """All members' group of the device's backend."""
+        assert self._device is not None
+        return self._device.groups[0]
+
+    def make_native(self, name: str, members: Sequence[int]) -> Native:
+        """Some members' own group of the device's backend, closed with this one."""
+        assert self._device is not None
+        return self._device.make(name, members)
+
+    def broadcast_bytes(self, tensors: Sequence[Tensor], *, of_host: bool = False) -> None:
+        """Give `tensors` of any dtype, on one device, the values that they have on rank 0.
+
+        `of_host`: they are words of ours on the CPU, wherever the module is.
+        """
         filled = [tensor for tensor in tensors if tensor.numel()]
         if not filled or self.size == 1:
             return
         flat = torch.cat([_as_bytes(tensor) for tensor in filled])
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        try:
-            self._open().broadcast([flat], options).wait()
-        except RuntimeError as exc:
-            raise translate(exc) from exc
+        if self._device is None or of_host:
+            self._broadcast(flat)
+        else:
+            self._device.broadcast(flat)
         if self.rank:
             sizes = [tensor.numel() * tensor.element_size() for tensor in filled]
             for tensor, part in zip(filled, torch.split(flat, sizes), strict=True):
@@ -137,11 +163,42 @@ class PrivateGroup:
 
     def close(self) -> None:
         self._gloo = None
+        if self._device is not None:
+            self._device.close()
+
+    def _broadcast(self, flat: Tensor) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        try:
+            self._open().broadcast([flat], options).wait()
+        except RuntimeError as exc:
+            raise translate(exc) from exc
 
     def _open(self) -> _Gloo:
         if self._gloo is None:
             raise TransportError("the connections to all peers are closed")
         return self._gloo
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What reaches the tensors of a device: groups of its backend, the first of all members."""
+
+    make_group: MakeGroup
+    line: Line
+    groups: list[Native] = field(default_factory=list)
+
+    def make(self, name: str, members: Sequence[int]) -> Native:
+        self.groups.append(self.make_group(name, members))
+        return self.groups[-1]
+
+    def broadcast(self, flat: Tensor) -> None:
+        self.groups[0].broadcast(flat)
+        self.line.settle("what rank 0 has")
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.close()
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from ddp.algorithms import find_algorithm
 from ddp.errors import UsageError
 
 BUCKET_CAP_MB = 25.0
+ON_GPU = ("hierarchical", "native", "noop")
+"""The algorithms that a GPU has: they are made of what its own backend does."""
 
 
 @dataclass(frozen=True)

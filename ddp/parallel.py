@@ -22,13 +22,14 @@ from ddp.comm_hook import CommHook, Hook, agree_on_hook
 from ddp.digest import sha256_of
 from ddp.drop_in import TorchArguments, buffers_wanted, why_refused
 from ddp.errors import UsageError
-from ddp.executor import Collective, NoCollective, make_collective
+from ddp.executor import Collective, NoCollective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause
 from ddp.join import Roll
 from ddp.membership import Membership
 from ddp.options import BUCKET_CAP_MB, OPTION_NAMES, Options
 from ddp.outputs import find_tensors
+from ddp.placing import collective_of, device_of, open_device
 from ddp.plan import ReductionPlan
 from ddp.reducer import Reducer
 from ddp.timing import StepCommunication
@@ -49,6 +50,7 @@ class DistributedDataParallel(nn.Module):
     lesson_deadlock: wait for an unused parameter as naive wrappers do for ever; for teaching.
     fabric: where ranks live; None: found out (DDPLAB_NODE, GROUP_RANK, else the kernel).
     timeout_s: the longest wait for a peer.
+    Where the module is on a GPU, NCCL reduces: algorithm hierarchical, native or noop.
 
     Every rank of `process_group` must construct it, with equal models and arguments (compared
     first; UsageError with one text on all ranks); parameters and buffers then come from rank 0.
@@ -102,7 +104,7 @@ class DistributedDataParallel(nn.Module):
         timeout_s: float = 60.0,
         **torchs: Unpack[TorchArguments],
     ) -> None:
-        refusal = why_refused(device_ids, output_device, dim, torchs)
+        refusal = why_refused(device_of(module), device_ids, output_device, dim, torchs)
         broadcast_buffers = buffers_wanted(broadcast_buffers, torchs)
         bucket_cap_mb = BUCKET_CAP_MB if bucket_cap_mb is None else bucket_cap_mb
         given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
@@ -123,15 +125,18 @@ class DistributedDataParallel(nn.Module):
         )
         self._wrapped_as = agreement.parameter_shapes(module)
         self._group = membership.connect()
+        first_cause = FirstCause(membership.store, membership.rank, membership.size)
+        self._line = open_device(device_of(module), membership, self._group, first_cause.read)
         self._group.broadcast_bytes([*module.parameters(), *module.buffers()])
         self._reducer = Reducer(
             make_all(self._plan, module),
-            self._make_collective(algorithm),
+            self._registered() if isinstance(algorithm, str) else algorithm,
             membership.rank,
-            FirstCause(membership.store, membership.rank, membership.size),
+            first_cause,
             self._group.close,
             self._options,
             self._rebuild,
+            self._line,
         )
 
     @property
@@ -236,8 +241,13 @@ class DistributedDataParallel(nn.Module):
         """What happened since the last call."""
         return self._reducer.communication()
 
-    def calibrate(self) -> Calibration:
-        """Measure this fabric through the executor; every rank must call it, between steps."""
+    def calibrate(self) -> Calibration | None:
+        """Measure this fabric through the executor; every rank must call it, between steps.
+
+        None on a GPU, where the executor does not send.
+        """
+        if not self._line.on_host:
+            return None
         with between_steps(self._reducer, "calibration"):
             transport, timeout_s = P2PTransport(self._group), self._options.timeout_s
             return calibrate(transport, self._group.rank, self._fabric, timeout_s)
@@ -267,17 +277,8 @@ class DistributedDataParallel(nn.Module):
             "copy wrapper.module, or save wrapper.state_dict()"
         )
 
-    def _make_collective(self, algorithm: str | Collective) -> Collective:
-        if not isinstance(algorithm, str):
-            return algorithm
-        return make_collective(
-            self._options.algorithm,
-            self._plan.schedule(),
-            self._group.rank,
-            self._fabric,
-            self._group,
-            self._options.timeout_s,
-        )
+    def _registered(self) -> Collective:
+        return collective_of(self._options, self._plan, self._fabric, self._group)
 
     def _rebuild(self, ready_order: Sequence[str]) -> None:
         """Make the buckets again, as rank 0's gradients came, where that changes what is in one."""

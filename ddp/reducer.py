@@ -17,6 +17,7 @@ from ddp import refusals
 from ddp.bucket import Bucket
 from ddp.comm_hook import CommHook
 from ddp.communication import CommunicationThread, Submission
+from ddp.device import Line
 from ddp.errors import ReductionFailed
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause, stopped
@@ -46,6 +47,7 @@ class Reducer:
         on_failure: Callable[[], None],
         options: Options,
         on_first_order: Callable[[Sequence[str]], None],
+        line: Line,
     ) -> None:
         self.collective = collective
         self.synchronize = True  # as the last forward decided
@@ -55,21 +57,19 @@ class Reducer:
         self._first_cause = first_cause
         self._on_failure = on_failure
         self._options = options
-        self._on_first_order = on_first_order
-        self._thread = CommunicationThread(rank, first_cause, on_failure)
+        self._on_first_order, self._line = on_first_order, line
+        self._thread = CommunicationThread(rank, first_cause, on_failure, line)
         self._round: Round | None = None
         self._tasks = TaskWatch(self._on_end_of_task)
         self._reachable: set[int] | None = set()  # by the forwards since the last reduction
-        self._num_reduced = 0
-        self._expected: dict[str, int] | None = None
-        self._unreduced = False
+        self._unreduced = self._has_reduced = False
         self._dead: str | None = None
         self._exposed: list[tuple[int, int]] = []
         self._gradients_ready_ns: int | None = None
         self._slots_by_bucket = make_slots(self._buckets)
         self._slots = [slot for slots in self._slots_by_bucket for slot in slots]
-        if not options.static_graph:
-            self._expected = dict.fromkeys([slot.name for slot in self._slots], 1)
+        names = [slot.name for slot in self._slots]
+        self._expected = None if options.static_graph else dict.fromkeys(names, 1)
         self._hooks: list[RemovableHandle] = [
             slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._on_gradient, slot)
@@ -104,7 +104,7 @@ class Reducer:
 
     def on_forward(self, tensors: Sequence[Tensor], *, complete: bool) -> None:
         """After a forward that returned `tensors` (`complete`: and no others)."""
-        if self.synchronize and not self._tasks.inside_backward():
+        if self._line.on_host and self.synchronize and not self._tasks.inside_backward():
             self._buckets[0].fingerprints.read()  # while parameters are in the caches
         for tensor in tensors:
             if tensor.requires_grad and not tensor.is_leaf:
@@ -136,7 +136,7 @@ class Reducer:
         buckets, traffic = self._thread.take()
         step = StepCommunication(buckets, self._exposed, traffic, self._gradients_ready_ns)
         self._exposed, self._gradients_ready_ns = [], None
-        return step
+        return self._line.seen(step)
 
     def fail(self, reason: str) -> ReductionFailed:
         """Stop here and now; returns the error to raise, with the first cause."""
@@ -213,12 +213,12 @@ class Reducer:
             index = current.num_submitted
             if not incomplete and not current.is_complete(index):
                 return
-            # without overlap no bucket may go before backward has ended, whatever is ready
+            # without overlap none goes before backward has ended, whatever is ready
             ready_ns = (self._options.overlap and current.ready_ns[index]) or monotonic_ns()
-            bucket = self._buckets[index]
-            used = tuple(slot.used for slot in self._slots_by_bucket[bucket.index])
+            bucket, poisoned, mark = self._buckets[index], current.poisoned, self._line.mark()
+            used = tuple(slot.used for slot in self._slots_by_bucket[index])
             self._thread.submit(
-                Submission(bucket, self.collective, ready_ns, current.poisoned, used, self.hook)
+                Submission(bucket, self.collective, ready_ns, poisoned, used, self.hook, mark)
             )
             current.num_submitted += 1
 
@@ -294,7 +294,7 @@ class Reducer:
         """What the first backward that was reduced tells about the next ones."""
         if self._expected is None:
             self._expected = {s.name: current.counts.get(s.name, 0) for s in self._slots}
-        if self._num_reduced == 0 and self.collective.name != NoCollective.name:
-            self._num_reduced = 1
+        if not self._has_reduced and self.collective.name != NoCollective.name:
+            self._has_reduced = True
             late = [slot.name for slot in self._slots if slot.name not in current.counts]
             self._on_first_order([*current.counts, *late])

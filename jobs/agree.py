@@ -1,16 +1,19 @@
 """What ranks tell one another before they train, so that all do the same or all stop.
 
-Owns the comparison of the text each has read, of the model each has built and of the hook each has
-found. What a model's tensors are is compared by ddp, and so is an algorithm.
+Owns the comparison of the text each has read, of the model each has built, of the hook each has
+found and of the GPUs each sees. What a model's tensors are is compared by ddp, and so is an
+algorithm.
 """
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
 
 from jobs.argument import RankArgument
+from jobs.devices import DeviceFacts, RankDevice, choose, seen_by, why_not_on_gpus
 from jobs.errors import DataError, ModelError, WorkerError
 from jobs.modelfile import KEY, ModelFile
 from jobs.models import Model
@@ -53,6 +56,20 @@ def agree_on_hook(told: RankArgument, store: Store) -> FoundHook | None:
     return _agree_on(
         told, store, ("hook", "ddp.hook"), lambda: find_hook(place), lambda it: it.file
     )
+
+
+def agree_on_device(told: RankArgument, store: Store) -> RankDevice:
+    """Where this rank computes. Raises the same WorkerError on every rank where GPUs were asked for
+    and one rank has none of its own.
+    """
+    asked = told.job.device
+    reason = why_not_on_gpus(told.job.ddp, told.node_of)
+    if asked == "cpu" or (asked == "auto" and reason):
+        return RankDevice(asked, None, reason)
+    own = seen_by(told)
+    answers = _exchange(told, store, "device", "their devices", asdict(own))
+    reason = choose(asked, [DeviceFacts(**theirs) for theirs in answers])
+    return RankDevice(asked, None, reason) if reason else RankDevice(asked, own, None)
 
 
 def _agree_on(

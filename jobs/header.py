@@ -13,6 +13,7 @@ from ddp.calibrate import Calibration
 from ddp.plan import ReductionPlan
 from jobs.argument import RankArgument
 from jobs.data import Windows
+from jobs.devices import RankDevice
 from jobs.modelfile import ModelFile
 from jobs.text import Text
 from jobs.wrapper import Wrapper
@@ -37,6 +38,7 @@ def rank_header(
     text: Text,
     windows: Windows,
     calibration: Calibration | None,
+    device: RankDevice,
 ) -> dict[str, Any]:
     """The first line of the rank's records, without the clocks that its writer adds."""
     parameters = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
@@ -53,6 +55,7 @@ def rank_header(
         "interface": told.interface,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        **device.to_json(),
         "data": {
             "source": text.source,
             "bytes": len(text.content),

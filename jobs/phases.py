@@ -5,9 +5,10 @@ Owns how a step's time is shared out. Waiting for peers is taken out of the phas
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 from ddp.timing import BucketTiming
 from jobs.derive import Interval, common, length
@@ -18,33 +19,65 @@ from jobs.wrapper import Communication
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
-class StepClock:
-    """Starts when made; `phase(name)` measures a phase, as often as it comes."""
+class Times(Protocol):
+    """Where the moments of a step come from: what computes it, which may be behind the host."""
 
-    def __init__(self) -> None:
+    def now(self) -> Any:
+        """The moment at which all that was submitted so far is done."""
+
+    def resolve(self, moments: Sequence[Any]) -> list[int]:
+        """CLOCK_MONOTONIC nanoseconds of these moments; the last one is behind all others."""
+
+
+class HostTimes:
+    """The CPU's, where a moment is over when it is taken."""
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    def resolve(self, moments: Sequence[int]) -> list[int]:
+        return list(moments)
+
+
+class StepClock:
+    """Starts when made; `phase(name)` measures a phase, as often as it comes. Times are known after
+    `stop`.
+    """
+
+    def __init__(self, times: Times | None = None) -> None:
+        self._times: Times = times or HostTimes()
         self._intervals: dict[str, list[Interval]] = defaultdict(list)
         self._meetings: list[BucketTiming] = []
-        self.start_ns = time.monotonic_ns()
-        self.end_ns = self.start_ns
+        self._names: list[str | int] = []
+        self._moments = [self._times.now()]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start_ns = time.monotonic_ns()
+        start = self._times.now()
         yield
-        self._intervals[name].append((start_ns, time.monotonic_ns()))
+        self._moments += [start, self._times.now()]
+        self._names.append(name)
 
     @contextmanager
     def meeting(self, index: int) -> Iterator[None]:
         """Inside, this rank waits for all others. Kept as a bucket of no bytes with this number, so
         that readers tell waiting for a slower rank from waiting for the network.
         """
-        start_ns = time.monotonic_ns()
+        start = self._times.now()
         yield
-        end_ns = time.monotonic_ns()
-        self._meetings.append(BucketTiming(index, 0, start_ns, start_ns, end_ns))
+        self._moments += [start, self._times.now()]
+        self._names.append(index)
 
     def stop(self) -> None:
-        self.end_ns = time.monotonic_ns()
+        """The step is over: all its moments are known now."""
+        self._moments.append(self._times.now())
+        self.start_ns, *inside, self.end_ns = self._times.resolve(self._moments)
+        intervals = zip(inside[::2], inside[1::2], strict=True)
+        for name, (start_ns, end_ns) in zip(self._names, intervals, strict=True):
+            if isinstance(name, str):
+                self._intervals[name].append((start_ns, end_ns))
+            else:
+                self._meetings.append(BucketTiming(name, 0, start_ns, start_ns, end_ns))
 
     def last(self, name: str) -> Interval:
         """When the phase last ran."""

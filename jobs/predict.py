@@ -174,8 +174,10 @@ def priced_schedule(plan: ReductionPlan) -> Schedule | None:
     return plan.schedule()
 
 
-def why_unpredicted(spec: "DdpSpec", plan: ReductionPlan | None) -> str:
+def why_unpredicted(spec: "DdpSpec", plan: ReductionPlan | None, *, on_gpu: bool = False) -> str:
     """Why a run without a prediction has none; its plan is missing only with torch's own class."""
+    if on_gpu:
+        return "how NCCL moves bytes between GPUs was not measured"
     if spec.hook is not None:
         return "what a hook sends is not known beforehand"
     if plan is not None:

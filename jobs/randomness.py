@@ -14,11 +14,16 @@ class RandomState:
 
     of_torch: Tensor
     of_python: tuple[Any, ...]
+    of_gpu: Tensor | None = None
 
     @classmethod
     def take(cls) -> "RandomState":
-        return cls(torch.get_rng_state(), random.getstate())
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        of_gpu = torch.cuda.get_rng_state() if on_gpu else None
+        return cls(torch.get_rng_state(), random.getstate(), of_gpu)
 
     def restore(self) -> None:
         torch.set_rng_state(self.of_torch)
         random.setstate(self.of_python)
+        if self.of_gpu is not None:
+            torch.cuda.set_rng_state(self.of_gpu)

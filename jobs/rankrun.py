@@ -132,7 +132,7 @@ class RankRun:
             barrier = spec.sync == "barrier"
             prediction = predict(plan, fabric, compute, overlap=spec.overlap, barrier=barrier)
         else:
-            prediction = why_unpredicted(spec, plan)
+            prediction = why_unpredicted(spec, plan, on_gpu=self.trainer.device is not None)
         document = prediction_document(prediction, compute, told.links, costs)
         if told.run_dir is None:
             self.events.prediction(document)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
 from cluster.yamlfile import Document, StrictModel, load_yaml, validate
+from jobs.devices import GPU_FIX, GPU_RULE, why_not_on_gpus
 from jobs.errors import JobSpecError
 from jobs.modelspec import (
     MOST,
@@ -76,6 +77,8 @@ class JobSpec(StrictModel):
     """How its gradients are reduced."""
     pace: PaceSpec | None = None
     """Floors under the computing; null: it runs as fast as it can."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What computes: auto is cuda where all ranks have a GPU each and the job can use it."""
     placement: Placement = "contiguous"
     """Which node each rank runs on: a rule, or a list with the node of every rank."""
     expects_divergence: bool = False
@@ -115,6 +118,13 @@ class JobSpec(StrictModel):
                 rule="a bucket is named only where phase is bucket",
                 fix="leave inject.bucket out",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_gpu_can_reduce_it(self) -> Self:
+        reason = why_not_on_gpus(self.ddp) if self.device == "cuda" else None
+        if reason:
+            raise JobSpecError(f"device cuda: {reason}", rule=GPU_RULE, fix=GPU_FIX)
         return self
 
     @model_validator(mode="after")

@@ -8,16 +8,17 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from jobs.data import BatchSource, Position
 from jobs.derive import Interval
 from jobs.models import next_byte_loss
-from jobs.phases import NicCounters, StepClock
+from jobs.phases import HostTimes, NicCounters, StepClock, Times
 from jobs.randomness import RandomState
 from jobs.records import StepRecord
 from jobs.spec import TrainSpec
@@ -38,7 +39,8 @@ class Trainer:
 
     Loss is averaged over the micro-steps of a step; gradients are reduced with the last of them
     (with `reduces_each`, after every one), then clipped, then used. `meet`: a barrier, at which
-    ranks wait for one another before they use their gradients.
+    ranks wait for one another before they use their gradients. `device`: where batches go; None:
+    they stay. `times`: those of the device that computes.
     """
 
     ddp: Wrapper
@@ -50,9 +52,11 @@ class Trainer:
     loss: Callable[[Any, Tensor], Tensor] = next_byte_loss
     reduces_each: bool = False
     meet: Callable[[], None] | None = None
+    device: torch.device | None = None
+    times: Times = field(default_factory=HostTimes)
 
     def step(self, number: int) -> MeasuredStep:
-        clock = StepClock()
+        clock = StepClock(self.times)
         loss = sum(self._micro_step(clock, last) for last in self._micro_steps())
         if self.meet:
             plan = self.ddp.plan
@@ -94,6 +98,8 @@ class Trainer:
     def _micro_step(self, clock: StepClock, last: bool) -> float:
         with clock.phase("data"):
             inputs, targets = self.batches.next()
+            if self.device is not None:
+                inputs, targets = inputs.to(self.device), targets.to(self.device)
         with nullcontext() if last or self.reduces_each else self.ddp.no_sync():
             with clock.phase("forward"):
                 loss = self.loss(self.ddp(inputs), targets) / self.spec.accumulate

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ddp.errors import DdpError, ReductionFailed
-from jobs.agree import agree_on_data, agree_on_hook, agree_on_model
+from jobs.agree import agree_on_data, agree_on_device, agree_on_hook, agree_on_model
 from jobs.argument import RankArgument
 from jobs.clocks import RankClock
 from jobs.data import Windows
@@ -109,6 +109,8 @@ def ready_to_train(
         agree_on_data(told, store, text.sha256)
         model = agree_on_model(told, store, lambda: build_model(job.model, job.train.seed))
         hook = agree_on_hook(told, store)
+        device = agree_on_device(told, store)
+        device.take(model.module)
         delay = Delay(job.inject, told.rank)
         delay.into_model(model.module)  # before pacing, so that it comes on top of the floors
         with paced(told, model), wrapped(told, model.module, hook) as ddp:
@@ -117,10 +119,10 @@ def ready_to_train(
             torch.manual_seed(job.train.seed + told.rank)
             calibration = ddp.calibrate()
             ddp.communication()  # what came before the first step belongs to none
-            trainer = make_trainer(told, ddp, model, windows, delay)
+            trainer = make_trainer(told, ddp, model, windows, delay, device)
             files = OwnFiles(model.file, algorithm_file(job.ddp), hook.file if hook else None)
             clock = RankClock.compare(told.rank, told.world_size, job.ddp.timeout_s)
-            facts = rank_header(told, ddp, files, text, windows, calibration)
+            facts = rank_header(told, ddp, files, text, windows, calibration, device)
             writer.header({**facts, "clock": clock.measure().to_json()})
             dist.barrier()  # nobody sends gradients before all NIC counters are read
             events.phase("start", 1, 1)

@@ -16,6 +16,7 @@ from ddp.fabric import Fabric
 from ddp.parallel import DistributedDataParallel
 from jobs.argument import RankArgument
 from jobs.data import Batches, Windows
+from jobs.devices import RankDevice
 from jobs.errors import JobError
 from jobs.inject import Delay
 from jobs.modelfile import blame
@@ -106,6 +107,7 @@ def make_trainer(
     model: Model,
     windows: Windows,
     delay: Delay,
+    device: RankDevice,
 ) -> Trainer:
     """Trains the wrapped model on this rank's share of the windows."""
     job = told.job
@@ -129,4 +131,6 @@ def make_trainer(
         nic=NicCounters(told.interface) if told.local_rank == 0 else None,
         reduces_each=not job.ddp.no_sync,
         meet=dist.barrier if job.ddp.sync == "barrier" else None,
+        device=device.gpu,
+        times=device.times(),
     )

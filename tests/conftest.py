@@ -90,9 +90,27 @@ def ray_reason() -> str | None:
     return None if importlib.util.find_spec("ray") else "ray is not installed"
 
 
+@functools.cache
+def gpu_reason() -> str | None:
+    """Why there is no GPU for a test; None where there is one. CUDA itself is not asked: a process
+    that has begun with it cannot fork ranks that use it.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return "nvidia-smi is not installed"
+    listed = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if listed.returncode or not listed.stdout.strip():
+        return f"the driver shows no GPU: {listed.stderr.strip() or listed.stdout.strip()}"
+    import torch
+
+    return None if torch.version.cuda else f"torch {torch.__version__} was built without CUDA"
+
+
 REASONS: Mapping[str, Callable[[], str | None]] = {
     "netns": netns_reason,
     "docker": docker_reason,
+    "gpu": gpu_reason,
     "prometheus": prometheus.reason,
     "ray": ray_reason,
 }

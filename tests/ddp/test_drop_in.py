@@ -21,12 +21,15 @@ DEFAULTS = {
 }
 
 
+CPU = torch.device("cpu")
+
+
 def test_every_argument_of_torchs_class_is_known() -> None:
     """A new torch with a new argument shows here."""
     assert set(DEFAULTS) <= OURS | set(TorchArguments.__annotations__)
     torchs = {name: DEFAULTS[name] for name in TorchArguments.__annotations__ if name in DEFAULTS}
     places = [DEFAULTS[name] for name in ("device_ids", "output_device", "dim")]
-    assert why_refused(*places, torchs) is None
+    assert why_refused(CPU, *places, torchs) is None
 
 
 def test_what_scripts_pass_works_in_place_and_by_name(ranks: Any) -> None:
@@ -53,8 +56,8 @@ def test_what_scripts_pass_works_in_place_and_by_name(ranks: Any) -> None:
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"device_ids": [0]}, "device_ids=[0], output_device=None: only modules on the CPU"),
-    ({"output_device": 0}, "output_device=0: only modules on the CPU"),
+    ({"device_ids": [0]}, "device_ids=[0], output_device=None for a module on cpu"),
+    ({"output_device": 0}, "output_device=0 for a module on cpu"),
     ({"dim": 1}, "dim=1: inputs are not scattered"),
     ({"init_sync": False}, "init_sync=False: only True is kept; parameters and buffers always"),
     ({"check_reduction": True}, "check_reduction=True: only False is kept"),
@@ -73,7 +76,15 @@ def test_what_cannot_be_kept_is_refused_with_what_to_do(
         arguments.pop(name, default)
         for name, default in (("device_ids", None), ("output_device", None), ("dim", 0))
     ]
-    assert told in str(why_refused(*places, arguments))
+    assert told in str(why_refused(CPU, *places, arguments))
+
+
+def test_a_gpu_may_be_named_where_the_module_is() -> None:
+    gpu = torch.device("cuda", 1)
+    for ids, output in (([1], None), ([gpu], 1), (["cuda:1"], gpu), (None, None), ([], None)):
+        assert why_refused(gpu, ids, output, 0, {}) is None
+    for ids, output in (([0], None), ([0, 1], None), ([1], 0), (1, "cuda"), (["?"], None)):
+        assert "for a module on cuda:1: " in str(why_refused(gpu, ids, output, 0, {}))
 
 
 def test_all_ranks_refuse_with_one_text(ranks: Any) -> None:
@@ -88,7 +99,7 @@ def test_all_ranks_refuse_with_one_text(ranks: Any) -> None:
         ]
 
     devices, sync = (the_one_text(each) for each in zip(*ranks.run(2, body), strict=True))
-    assert devices.startswith("UsageError: rank 0: device_ids=[0], output_device=None: only")
+    assert devices.startswith("UsageError: rank 0: device_ids=[0], output_device=None for a module")
     assert sync.startswith("UsageError: rank 1: init_sync=False: only True is kept")
 
 
