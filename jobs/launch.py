@@ -26,15 +26,13 @@ from jobs.progress import PhaseProgress
 from jobs.rankplan import TRAINING, Program, RankPlan, choose_threads, measured_links, preloads
 from jobs.records import RankRecords
 from jobs.runfolder import RunFolder, create_run, run_name
-from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
+from jobs.runinfo import describe_run, shared_by_ranks, told_by_ranks
 from jobs.spec import JobSpec, node_of
 from jobs.stopping import StopRequest, stop_signals
 from jobs.summary import read_ranks
 from jobs.underlay import Underlay, lost_fix, underlay_of
 from jobs.watch import Watch
 
-AGREED = ("plan", "plan_sha256", "data", "model_file", "algorithm_file", "hook_file")
-"""What ranks have agreed on when they start; it goes into run.json."""
 TICK_S = 0.2
 SLEPT_S = 2.0  # a wait of at most TICK_S that took longer: this process was stopped meanwhile
 
@@ -263,10 +261,8 @@ class RankSet:
         if progress.phase == "start":
             part = self.parts[progress.job]
             ranks = read_ranks(part.folder.path, len(part.plan.node_of))
-            header = ranks[0].header or {}
-            for key in AGREED:
-                part.run[key] = header.get(key)
-            part.run["probe"] = part.run["probe"] or measured_by_ranks(header, self.site.spec)
+            told = told_by_ranks(part.run, [rank.header for rank in ranks], self.site.spec)
+            part.run.update(told)
             part.folder.write("run.json", part.run)
         self.observer.progress(progress, ranks)
 

@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,8 @@ from cluster.spec import ClusterSpec
 from jobs.rankplan import RankPlan
 
 SCHEMA = 1
+AGREED = ("plan", "plan_sha256", "data", "model_file", "algorithm_file", "hook_file")
+DEVICE = ("device", "device_reason", "gpu", "determinism")
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -64,11 +66,26 @@ def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) 
         "model_file": None,
         "algorithm_file": None,
         "hook_file": None,
+        "devices": None,
         "versions": versions(),
         "git": git_state(),
         "host": host_facts(),
         "cores": shared_by_ranks(site),
         "nodes": None,
+    }
+
+
+def told_by_ranks(
+    run: Mapping[str, Any], headers: Sequence[Mapping[str, Any] | None], spec: ClusterSpec
+) -> dict[str, Any]:
+    """Keys of run.json that ranks know when they are ready to train: what they agreed on, what they
+    compute on, and what their links carry where nobody measured them before."""
+    first = headers[0] or {}
+    on = [{key: (header or {}).get(key) for key in DEVICE} for header in headers]
+    return {
+        **{key: first.get(key) for key in AGREED},
+        "devices": on,
+        "probe": run["probe"] or measured_by_ranks(first, spec),
     }
 
 

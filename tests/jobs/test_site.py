@@ -14,7 +14,7 @@ from jobs.cli_site import SiteAsked, opened_site
 from jobs.errors import LaunchError
 from jobs.launch import plan_ranks
 from jobs.report.site_words import place_options, site_words
-from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks
+from jobs.runinfo import describe_run, measured_by_ranks, shared_by_ranks, told_by_ranks
 from jobs.spec import JobSpec
 from jobs.underlay import lost_fix
 from jobs.verbs import CommandLineError
@@ -144,3 +144,18 @@ def test_what_is_done_about_a_lost_node(cluster: Attached, make_lab: Any) -> Non
     assert lost_fix(cluster) == "look at what Ray says of its nodes: ray status"
     assert lost_fix(replace(cluster, underlay=lab)) == "make ray-up"
     assert lost_fix(replace(cluster, underlay=replace(lab, name="a"))) == "make ray-up LAB=a"
+
+
+def test_what_ranks_know_when_they_are_ready_is_kept() -> None:
+    card = {"name": "H200", "uuid": "GPU-1"}
+    gpu = {"device": "cuda:0", "device_reason": None, "gpu": card, "determinism": {"tf32": False}}
+    cpu = {"device": "cpu", "device_reason": "no GPU", "gpu": None, "determinism": None}
+    headers = [
+        {"plan_sha256": "feed", "model_file": None, **gpu},
+        {"plan_sha256": "x", **cpu},
+        None,
+    ]
+    measured = {"schema": 1, "links": []}
+    told = told_by_ranks({"probe": measured}, headers, cluster_spec(3, 1))
+    assert (told["plan_sha256"], told["probe"]) == ("feed", measured)
+    assert told["devices"] == [gpu, cpu, dict.fromkeys(gpu)]
