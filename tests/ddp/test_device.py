@@ -11,6 +11,7 @@ from ddp import agreement, device, placing
 from ddp.device import Anchor, HostLine, StreamLine, exposed_of
 from ddp.errors import DdpError, PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
+from ddp.fingerprint import Fingerprints
 from ddp.hooks import HookState
 from ddp.parallel import DistributedDataParallel
 from ddp.timing import BucketTiming, StepCommunication, Traffic
@@ -41,6 +42,10 @@ def test_each_bucket_follows_its_mark_and_is_there_before_its_status_is_read(
     def body(rank: int) -> tuple[list[str], list[float], list[Any]]:
         runtime = RecordedRuntime()
         use(monkeypatch, runtime)
+        read = Fingerprints.read
+        monkeypatch.setattr(
+            Fingerprints, "read", lambda self: (runtime.say("read parameters"), read(self))
+        )
         model = layers(rank)
         wrapped = DistributedDataParallel(
             model,
@@ -68,8 +73,9 @@ def test_each_bucket_follows_its_mark_and_is_there_before_its_status_is_read(
     ]  # fmt: skip
     for said, gradient, (traffic, num_buckets, num_exposed) in outcomes:
         communication = [line.partition(": ")[2] for line in said if line.startswith("comm")]
-        anchored = ["on its stream", "record", *by_bucket[1:]]
-        assert communication == [*anchored, *by_bucket, *by_bucket]
+        # an anchor, and the parameters of all buckets: where the host waits for neither
+        first = [*by_bucket[:1], "record", *by_bucket[1:3], "read parameters", *by_bucket[3:]]
+        assert communication == [*first, *by_bucket, *by_bucket]
         assert said.index("training: record") < said.index("communication: wait for the mark")
         assert said.count("training: record") == 3
         assert gradient == [2.0 * (1 + 2 + 3 + 4) / 4] * 3

@@ -83,7 +83,7 @@ def test_a_gpu_may_be_named_where_the_module_is() -> None:
     gpu = torch.device("cuda", 1)
     for ids, output in (([1], None), ([gpu], 1), (["cuda:1"], gpu), (None, None), ([], None)):
         assert why_refused(gpu, ids, output, 0, {}) is None
-    for ids, output in (([0], None), ([0, 1], None), ([1], 0), (1, "cuda"), (["?"], None)):
+    for ids, output in (([0], None), ([1, 1], None), ([1], 0), (1, "cuda"), (["?"], None)):
         assert "for a module on cuda:1: " in str(why_refused(gpu, ids, output, 0, {}))
 
 
