@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tools.check import versions_agree
 from tools.sizes import measure, report
+
+ROOT = Path(__file__).parents[2]
 
 
 def write(path: Path, text: str) -> Path:
@@ -54,3 +57,13 @@ def test_the_changelog_has_the_version_and_what_is_to_come(tmp_path: Path) -> No
     assert versions_agree(tmp_path) == (True, "0.2.0")
     changelog.write_text("## [Unreleased]\n\n## [0.1.0]\n")
     assert versions_agree(tmp_path) == (False, "CHANGELOG.md has no section ['0.2.0']")
+
+
+def test_every_package_is_in_the_wheel_and_no_test_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {
+        ".".join(file.relative_to(ROOT).parent.parts)
+        for top in ("cluster", "ddp", "jobs")
+        for file in (ROOT / top).rglob("__init__.py")
+    }
+    assert set(project["packages"]) == found
