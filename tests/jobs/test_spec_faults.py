@@ -198,7 +198,7 @@ def test_a_wrong_assignment_is_named(assignment: str, expected: str) -> None:
 
 def test_an_unknown_job_is_named_with_the_known_and_the_nearest() -> None:
     with pytest.raises(
-        JobSpecError, match=r"'heir'.*hier, mini-mlp, native, no-overlap, noop.*JOB=hier"
+        JobSpecError, match=r"'heir'.*hier, leader, mini-mlp, native, no-overlap, noop.*JOB=hier"
     ):
         load_job("heir")
 
