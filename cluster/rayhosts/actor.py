@@ -116,6 +116,7 @@ class Host:
         self._folder: str | None = None
         self._line: socket.socket | None = None
         self._beat_s = time.monotonic()
+        self._over = threading.Event()
         threading.Thread(target=self._end_alone, daemon=True).start()
 
     def line(self, address: str) -> int:
@@ -134,10 +135,10 @@ class Host:
         self._beat_s = time.monotonic()
 
     def _end_alone(self) -> None:
-        while time.monotonic() < self._beat_s + ALONE_S:
-            time.sleep(1)
-        self.end()
-        os._exit(1)
+        while not self._over.wait(1):
+            if time.monotonic() > self._beat_s + ALONE_S:
+                self.end()
+                os._exit(1)
 
     def facts(self, source: str) -> str:
         """What the text of cluster.rayhosts.facts prints here."""
@@ -185,7 +186,9 @@ class Host:
         return "cannot be written" if writable and not os.access(path, os.W_OK) else None
 
     def end(self) -> None:
-        """Ends the input of all programs, and waits a while for them to end."""
+        """Ends the input of all programs, and waits a while for them to end; nothing comes after
+        it, so that the driver's beat is not waited for any more."""
+        self._over.set()
         deadline = time.monotonic() + END_S
         for program in list(self._programs.values()):
             program.end_input()

@@ -181,3 +181,13 @@ def test_a_changed_line_changes_the_digest(tmp_path: Path) -> None:
     changed = facts.sources(str(tmp_path))
     (tmp_path / "ddp" / "it.py").rename(tmp_path / "ddp" / "other.py")
     assert len({before, changed, facts.sources(str(tmp_path))}) == 3
+
+
+def test_after_its_end_no_beat_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an actor that was ended in order, nothing ends the process that it was in."""
+    code = (
+        "import time\nfrom cluster.rayhosts import actor\nactor.ALONE_S = 0.1\n"
+        "host = actor.Host()\nhost.end()\ntime.sleep(2.5)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
