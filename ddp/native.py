@@ -107,7 +107,7 @@ def gloo_groups(store: Store, rank: int, timeout_s: float) -> MakeGroup:
 
 
 def nccl_groups(gpu: torch.device, store: Store, rank: int, timeout_s: float) -> MakeGroup:
-    """Groups over NCCL, which reduce tensors of `gpu`. Raises TransportError where torch has no NCCL."""
+    """Groups over NCCL for tensors of `gpu`. Raises TransportError where torch has no NCCL."""
 
     def make(name: str, members: Sequence[int]) -> Native:
         if not dist.is_nccl_available():
