@@ -92,7 +92,7 @@ class CommHook:
             raise PeerTimeout(
                 f"bucket {bucket.index}, {self.name}: not done after {self.timeout_s:g} s"
             )
-        mean: Any = future.value()
+        mean: Any = future.wait()  # not value(): what it holds may only be queued yet, on a GPU
         if isinstance(mean, list | tuple) and len(mean) == 1:
             mean = mean[0]
         wanted = bucket.gradients

@@ -43,6 +43,12 @@ class Runtime(Protocol):
     def record(self) -> Event:
         """A place behind all that this thread has submitted to its current stream."""
 
+    def note(self) -> None:
+        """What this thread submits to its current stream goes into buckets."""
+
+    def gather(self) -> None:
+        """Let the current stream go on after all that was submitted to streams that were noted."""
+
     def wait(self, event: Any) -> None:
         """Let the current stream go on after `event`; the host does not wait."""
 
@@ -66,8 +72,11 @@ class Line(Protocol):
 
     on_host: bool
 
+    def gradient(self) -> int:
+        """One was computed, wherever the current stream is; when, as the host sees it."""
+
     def mark(self) -> Any:
-        """On the thread that trains: what follows `after` this waits for all submitted so far."""
+        """On the thread that trains: what follows `after` this waits for all gradients so far."""
 
     def after(self, mark: Any, bucket: int) -> Span:
         """Around the reduction of a bucket; at its end the bucket is there. Raises PeerTimeout,
@@ -95,6 +104,9 @@ class HostLine:
     """The CPU: nothing is ever under way."""
 
     on_host = True
+
+    def gradient(self) -> int:
+        return monotonic_ns()
 
     def mark(self) -> None:
         return None
@@ -142,7 +154,12 @@ class StreamLine:
         self._why_stopped = why_stopped
         self.anchor: Anchor | None = None
 
+    def gradient(self) -> int:
+        self.runtime.note()
+        return monotonic_ns()
+
     def mark(self) -> Event:
+        self.runtime.gather()
         return self.runtime.record()
 
     def after(self, mark: Event, bucket: int) -> Span:
@@ -152,10 +169,12 @@ class StreamLine:
         self.wait(self.runtime.record(), what)
 
     def seen(self, step: StepCommunication) -> StepCommunication:
-        """Waits of the host say nothing here: it waits for computing, too."""
+        """What the host waits for while buckets are reduced says nothing: it is computing, too.
+        Other waits, as for buffers between two steps, are what they are.
+        """
         return replace(
             step,
-            exposed=exposed_of(step.buckets),
+            exposed=[*waits_beside(step), *exposed_of(step.buckets)],
             gradients_ready_ns=max((bucket.ready_ns for bucket in step.buckets), default=None),
         )
 
@@ -201,22 +220,37 @@ class _StreamSpan:
 
 
 class CudaRuntime:
-    """A GPU, with a stream of ours."""
+    """A GPU, with a stream of ours. `cuda`: torch.cuda, or what stands in for it.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    A model may compute on several streams; those on which gradients came stay noted.
+    """
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self._device, self._cuda = device, cuda
+        self._stream = cuda.Stream(device)
+        self._noted: set[Any] = set()
 
     def record(self) -> Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._device))
+        placed: Event = event
+        return placed
+
+    def note(self) -> None:
+        self._noted.add(self._cuda.current_stream(self._device))
+
+    def gather(self) -> None:
+        current = self._cuda.current_stream(self._device)
+        for other in self._noted:
+            if other != current:
+                current.wait_stream(other)
 
     def wait(self, event: Any) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event)
+        self._cuda.current_stream(self._device).wait_event(event)
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self._stream)
+        stream: AbstractContextManager[Any] = self._cuda.stream(self._stream)
+        return stream
 
 
 def line_of(device: torch.device, timeout_s: float, why_stopped: Callable[[], str | None]) -> Line:
@@ -233,3 +267,12 @@ def exposed_of(buckets: Sequence[BucketTiming]) -> list[tuple[int, int]]:
         before = (0, 0) if bucket.index == 0 or not exposed else exposed.pop()
         exposed.append((max(before[0], bucket.ready_ns), max(before[1], bucket.end_ns)))
     return exposed
+
+
+def waits_beside(step: StepCommunication) -> list[tuple[int, int]]:
+    """Waits of the host in whose time no bucket was on its way."""
+    return [
+        (start_ns, end_ns)
+        for start_ns, end_ns in step.exposed
+        if not any(start_ns < each.end_ns and each.start_ns < end_ns for each in step.buckets)
+    ]

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from ddp.device import Line
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
-from ddp.native import MakeGroup, Native
+from ddp.native import MakeGroup, Native, close_all
 from ddp.transport.p2p import Work, translate
 
 Facts = dict[str, object]
@@ -197,8 +197,7 @@ class _Device:
         self.line.settle("what rank 0 has")
 
     def close(self) -> None:
-        for group in self.groups:
-            group.close()
+        close_all(self.groups)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -4,11 +4,15 @@ Owns how torch's backends are made and called for collectives that are theirs, a
 ends. Which ranks make a group together, and in which order, is the caller's matter.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Thread
+from time import monotonic
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, PrefixStore, Store
@@ -16,8 +20,10 @@ from torch._C._distributed_c10d import AllgatherOptions, PrefixStore, Store
 from ddp.errors import TransportError
 from ddp.transport.p2p import translate
 
-WATCHDOG = 2
-"""NCCL's own watchdog ends the process, so it comes by so many times later than our own limit."""
+WATCHDOG = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+BEYOND_OURS_S = 600.0
+"""NCCL's own limits come so much later than ours, which say what was waited for."""
+CLOSE_S = 10.0
 
 
 class Native(Protocol):
@@ -100,19 +106,49 @@ def gloo_groups(store: Store, rank: int, timeout_s: float) -> MakeGroup:
     return make
 
 
-def nccl_groups(store: Store, rank: int, timeout_s: float) -> MakeGroup:
-    """Groups over NCCL, on the current GPU. Raises TransportError where torch has no NCCL."""
+def nccl_groups(gpu: torch.device, store: Store, rank: int, timeout_s: float) -> MakeGroup:
+    """Groups over NCCL for tensors of `gpu`. Raises TransportError where torch has no NCCL."""
 
     def make(name: str, members: Sequence[int]) -> Native:
         if not dist.is_nccl_available():
             raise TransportError("this torch was built without NCCL: install one for CUDA")
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=WATCHDOG * timeout_s)
+        options._timeout = timedelta(seconds=timeout_s + BEYOND_OURS_S)
         place = members.index(rank)
         try:
-            nccl = dist.ProcessGroupNCCL(PrefixStore(name, store), place, len(members), options)
+            with _without_watchdog():
+                nccl = dist.ProcessGroupNCCL(PrefixStore(name, store), place, len(members), options)
+            nccl.eager_connect_single_device(gpu)  # here, and not within the first bucket
         except RuntimeError as exc:
             raise TransportError(f"rank {rank} could not start NCCL: {translate(exc)}") from exc
         return BackendGroup(nccl)
 
     return make
+
+
+@contextmanager
+def _without_watchdog() -> Iterator[None]:
+    """Inside, NCCL's groups are made so that their watchdog ends no process: it would, where a peer
+    is gone, before the first cause is told. torchrun asks for the other kind.
+    """
+    before = os.environ.get(WATCHDOG)
+    os.environ[WATCHDOG] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[WATCHDOG]
+        else:
+            os.environ[WATCHDOG] = before
+
+
+def close_all(groups: Sequence[Native]) -> None:
+    """All at once: the end of one may wait for what another has on the device, and that only ends
+    with its own (pytorch/pytorch#119797).
+    """
+    threads = [Thread(target=group.close, name="ddp-close", daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    deadline = monotonic() + CLOSE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - monotonic()))

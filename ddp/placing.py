@@ -7,6 +7,7 @@ is a few words of the host, and stays on the sockets that `membership` opens.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -73,7 +74,7 @@ def check_fabric(device: torch.device, options: Options, fabric: Fabric) -> None
 
 def groups_for(device: torch.device, membership: Membership) -> MakeGroup:
     """Makes groups of the backend that reduces on `device`."""
-    make = nccl_groups if device.type == "cuda" else gloo_groups
+    make = partial(nccl_groups, device) if device.type == "cuda" else gloo_groups
     return make(PrefixStore("native", membership.store), membership.rank, membership.timeout_s)
 
 

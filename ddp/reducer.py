@@ -172,7 +172,7 @@ class Reducer:
         slot.used = self._unreduced = True
         if not self.synchronize:
             return
-        self._gradients_ready_ns = monotonic_ns()
+        self._gradients_ready_ns = self._line.gradient()
         if self._options.explicit_sync:
             return
         if self._round is None:

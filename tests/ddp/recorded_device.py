@@ -55,6 +55,12 @@ class RecordedRuntime:
         self.say("record")
         return RecordedEvent(self.now_ns(), self.polls, self.say)
 
+    def note(self) -> None:
+        """There is one stream."""
+
+    def gather(self) -> None:
+        """Nothing to wait for."""
+
     def wait(self, event: Any) -> None:
         assert isinstance(event, RecordedEvent)
         self.say("wait for the mark")

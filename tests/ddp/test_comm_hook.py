@@ -2,6 +2,7 @@
 
 import importlib
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
+from ddp.comm_hook import CommHook
 from ddp.executor import NoCollective
 from tests.ddp.samples import (
     Branches,
@@ -258,3 +260,20 @@ def test_registering(ranks: Any) -> None:
     assert "one communication hook" in first[1]
     assert first[2] == second[2] == 0
     assert first[3] != second[3]
+
+
+def test_what_comes_next_is_put_behind_what_a_future_holds() -> None:
+    """On a GPU a future is done when its work is queued; `wait` is what queues ours behind it."""
+
+    class Asked(Future):  # type: ignore[type-arg]
+        waits = 0
+
+        def wait(self) -> Any:
+            self.waits += 1
+            return super().wait()
+
+    future = Asked()
+    future.set_result(torch.ones(2))
+    bucket: Any = SimpleNamespace(index=0, gradients=torch.zeros(2))
+    CommHook("hook", None, lambda _state, _bucket: future, 5.0)(bucket)
+    assert (bucket.gradients.tolist(), future.waits) == ([1.0, 1.0], 1)

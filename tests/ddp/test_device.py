@@ -79,7 +79,7 @@ def test_each_bucket_follows_its_mark_and_is_there_before_its_status_is_read(
         assert said.index("training: record") < said.index("communication: wait for the mark")
         assert said.count("training: record") == 3
         assert gradient == [2.0 * (1 + 2 + 3 + 4) / 4] * 3
-        assert (num_buckets, num_exposed) == (3, 1)
+        assert (num_buckets, num_exposed) == (3, 2)  # the other: buckets for the next steps
         assert (traffic == Traffic(None, None)) == (algorithm == "native")
 
 
@@ -223,10 +223,11 @@ def test_exposed_is_what_follows_the_last_gradient_of_each_reduction() -> None:
     buckets = [timing(0, 10, 25), timing(1, 20, 32), timing(0, 50, 70), timing(1, 45, 80)]
     assert exposed_of(buckets) == [(20, 32), (50, 80)]
     assert exposed_of([]) == []
-    waits_of_the_host = StepCommunication(buckets, [(1, 99)], Traffic(1, 2), 7)
+    waits_of_the_host = StepCommunication(buckets, [(1, 99), (3, 9)], Traffic(1, 2), 7)
     line = StreamLine(RecordedRuntime(), 1.0, lambda: None)
     seen = line.seen(waits_of_the_host)
-    assert (seen.exposed, seen.gradients_ready_ns) == ([(20, 32), (50, 80)], 50)
+    # (3, 9), for buffers say, is before any bucket
+    assert (seen.exposed, seen.gradients_ready_ns) == ([(3, 9), (20, 32), (50, 80)], 50)
     assert seen.traffic == Traffic(1, 2)
     assert HostLine().seen(waits_of_the_host) is waits_of_the_host
 
