@@ -59,7 +59,7 @@ class PacedModel(nn.Module):
         self._initial = INITIAL_STD * (layers * layer_bytes / FLOAT_BYTES) ** 0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        total = torch.zeros((), requires_grad=torch.is_grad_enabled())
+        total = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled())
         for layer in self.layers:
             total = layer(total)
         expected = x.float().mean() / NUM_BYTES * self._initial
