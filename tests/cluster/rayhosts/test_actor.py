@@ -13,11 +13,15 @@ import pytest
 from cluster.rayhosts import actor, facts
 
 LIMIT_S = 20
+KEPT: list[actor.Host] = []
+"""As on a node, where an actor lives as long as its process: pipes that nobody reads to their end are
+closed with it."""
 
 
 @pytest.fixture
 def host() -> Iterator[actor.Host]:
     made = actor.Host()
+    KEPT.append(made)
     yield made
     made.end()
 
