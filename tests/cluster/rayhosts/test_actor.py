@@ -14,8 +14,8 @@ from cluster.rayhosts import actor, facts
 
 LIMIT_S = 20
 KEPT: list[actor.Host] = []
-"""As on a node, where an actor lives as long as its process: pipes that nobody reads to their end are
-closed with it."""
+"""As on a node, where an actor lives as long as its process: with it pipes are closed that nobody
+read to their end."""
 
 
 @pytest.fixture
