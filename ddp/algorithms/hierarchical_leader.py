@@ -3,7 +3,7 @@
 The simplest form of a hierarchy, and what it costs to be so simple: a node sends the least that an
 all-reduce can, 2(M-1)/M of the buffer, but one rank sends all of it while its node's others wait,
 and inside a node the whole buffer goes to, and comes from, one rank. `hierarchical` shares both
-over all ranks. In the field: Horovod's and NCCL's leader trees; "reduce, all-reduce, broadcast".
+over all ranks. In the field: a leader for each node; reduce, all-reduce, broadcast.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ddp.algorithms import find_algorithm
 from ddp.closed import CLOSED_FORMS, Uniform, links_of, nics_of, price_uniform
 from ddp.errors import UsageError
 from ddp.fabric import Link, NodeLinks
@@ -100,9 +99,7 @@ def _estimate(name: str, asked: Asked) -> Estimate:
 
 
 def _segments(name: str, asked: Asked) -> int:
-    algorithm = name.partition(",")[0]
-    find_algorithm(algorithm)
-    return choose_segments(algorithm, asked.gradient_bytes)
+    return choose_segments(name.partition(",")[0], asked.gradient_bytes)
 
 
 def _needed(name: str, asked: Asked) -> float | None:
