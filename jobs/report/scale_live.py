@@ -29,7 +29,8 @@ class LiveScale:
         self._num_sizes = num_sizes
         self._num_begun = 0
         self._size: Size | None = None
-        self._began_s = self._up_s = 0.0
+        self._began_s = 0.0
+        self._up_s: float | None = None
         self._jobs: list[str] = []
         self._status: Status | None = None
 
@@ -37,13 +38,14 @@ class LiveScale:
         self._size = size
         self._num_begun += 1
         self._jobs = []
-        self._began_s = self._up_s = time.monotonic()
+        self._began_s = time.monotonic()
+        self._up_s = None
         if self._console.is_terminal:
             self._status = self._console.status("", spinner="line")
             self._status.start()
 
     def lab(self, event: LabEvent) -> None:
-        self._up_s = time.monotonic()
+        self._up_s = time.monotonic() - self._began_s
         self._say(f"lab, {event.step}: {STEPS.get(event.step, '')}")
 
     def begin(self, folder: RunFolder, run: Mapping[str, Any]) -> None:
@@ -69,10 +71,7 @@ class LiveScale:
     def size_done(self, size: Size, rows: Sequence[ScaleRow]) -> None:
         self.stop()
         took_s = time.monotonic() - self._began_s
-        show(
-            self._console,
-            size_line(size, self._up_s - self._began_s, took_s, rows, self._console.width),
-        )
+        show(self._console, size_line(size, self._up_s, took_s, rows, self._console.width))
 
     def stop(self) -> None:
         """Nothing is drawn any more, however it ended."""
@@ -86,13 +85,17 @@ class LiveScale:
 
 
 def size_line(
-    size: Size, up_s: float, took_s: float, rows: Sequence[ScaleRow], width: int
+    size: Size, up_s: float | None, took_s: float, rows: Sequence[ScaleRow], width: int
 ) -> Lines:
-    """`  4x2    8 ranks   lab 7.3 s   all 44.0 s   ring 274 ms 66 %, hier 215 ms 84 %`."""
+    """`  4x2    8 ranks   lab 7.3 s   all 44.0 s   ring 274 ms 66 %, hier 215 ms 84 %`.
+
+    `up_s`: how long its lab took to make; None where none was.
+    """
     crowded = CROWDED if any(row.crowded for row in rows) else ""
+    lab = "" if up_s is None else f"lab {seconds(up_s).rjust(6)}   "
     head = (
         f"{f'{size}{crowded}'.ljust(7)} {count(size.num_ranks, 'rank').rjust(9)}   "
-        f"lab {seconds(up_s).rjust(6)}   all {seconds(took_s).rjust(7)}"
+        f"{lab}all {seconds(took_s).rjust(7)}"
     )
     return labelled(head, ", ".join(_job_words(row) for row in rows), width, len(head) + 3)
 

@@ -241,6 +241,12 @@ def test_a_size_that_is_done_has_a_line() -> None:
     )
 
 
+def test_a_size_for_which_no_lab_was_made_tells_no_time_of_one() -> None:
+    at_four = [row for row in rows() if row.size == FOUR]
+    text = text_of(size_line(FOUR, None, 44.02, at_four, 100), 100)
+    assert text.startswith("  4x2       8 ranks   all  44.0 s   ring 429 ms")
+
+
 def test_what_to_type_next_is_the_same_with_one_change() -> None:
     typed = {"JOBS": "ring", "NODES": "1 2", "CLUSTER": "4x1", "SCALING": "strong", "ROUNDS": "2"}
     assert text_of(next_lines(plan("strong"), typed, 100), 100).splitlines() == [
