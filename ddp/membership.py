@@ -23,7 +23,8 @@ from ddp.device import Line
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.native import MakeGroup, Native, close_all
-from ddp.transport.p2p import Work, translate
+from ddp.transport import Transport
+from ddp.transport.p2p import P2PTransport, Work, translate
 
 Facts = dict[str, object]
 
@@ -120,6 +121,14 @@ class PrivateGroup:
 
     def allreduce(self, tensors: list[Tensor], op: object, timeout: timedelta, /) -> Work:
         return self._open().allreduce(tensors, op, timeout)
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """A buffer for all-reduces of this group, 1-D; its values are arbitrary."""
+        return torch.empty(numel, dtype=dtype)
+
+    def transport(self, fabric: Fabric) -> Transport:  # noqa: ARG002
+        """What carries chunks between the members, who live where `fabric` says."""
+        return P2PTransport(self)
 
     def take_device(self, make_group: MakeGroup, line: Line) -> None:
         """From now on tensors go through groups of a device's backend; all members must call it."""
