@@ -153,6 +153,11 @@ class PrivateGroup:
         )
         self._sockets = SocketTransport(meeting.connect())
 
+    @property
+    def shares_memory_with(self) -> tuple[int, ...]:
+        """The members that were seen to have the same memory."""
+        return tuple(sorted(self._sockets.sharing)) if self._sockets else ()
+
     def transport(self) -> Transport:
         """What carries chunks between the members: our own sockets once they are open."""
         return self._sockets or P2PTransport(self)

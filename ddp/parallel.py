@@ -154,6 +154,11 @@ class DistributedDataParallel(nn.Module):
         return self._fabric
 
     @property
+    def shares_memory_with(self) -> tuple[int, ...]:
+        """The ranks of this node that read this one's buckets, and it theirs."""
+        return self._group.shares_memory_with
+
+    @property
     def collective(self) -> Collective:
         """What sums the buckets. Changed for a while by `reduce_with`."""
         return self._reducer.collective

@@ -282,6 +282,7 @@ class Connection:
     def close(self) -> None:
         self.fault = self.fault or "it was closed"
         self._socket.close()
+        self._peer_memory = PeerMemory()
         while self._fds:
             os.close(self._fds.popleft())
 

@@ -69,6 +69,11 @@ class SharedMemory:
     def find(self, number: int) -> Arena | None:
         return self._arenas.get(number)
 
+    def close(self) -> None:
+        """Nothing can be shown any more; rows keep their memory as long as they are used."""
+        for number in tuple(self._arenas):
+            self._end(number)
+
     def _make(self, size: int) -> Tensor:
         fd = os.memfd_create("ddp", os.MFD_CLOEXEC)
         try:
@@ -88,8 +93,9 @@ class SharedMemory:
         return tensor
 
     def _end(self, number: int) -> None:
-        del self._mapped[number]
-        os.close(self._arenas.pop(number).fd)
+        self._mapped.pop(number, None)
+        if arena := self._arenas.pop(number, None):
+            os.close(arena.fd)
 
 
 class PeerMemory:

@@ -63,3 +63,4 @@ class SocketTransport:
         self._loop.close()
         for connection in self._connections.values():
             connection.close()
+        self._memory.close()
