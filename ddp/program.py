@@ -45,7 +45,7 @@ def project(schedule: Schedule, rank: int) -> tuple[Action, ...]:
     program: list[Action] = []
     touched_before: frozenset[int] = frozenset()
     for stage in schedule:
-        messages = merge(stage)
+        messages = merge(tuple(t for t in stage if rank in (t.src, t.dst)))
         sends = tuple(message for message in messages if message.src == rank)
         receives = tuple(message for message in messages if message.dst == rank)
         sent, received = _chunks(sends), _chunks(receives)
