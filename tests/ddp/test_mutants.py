@@ -1,6 +1,7 @@
-"""Mutants: one transfer of a small schedule is changed, at every position and in every way.
+"""Mutants: one transfer or stage of a small schedule is changed, everywhere and in every way.
 
-Each is caught by the proof, or by the bytes of the fold, or is shown to change no byte.
+Each is caught by the proof; or by the bytes of the fold, having shown that it adds up in another
+order; or it is shown to add up the same, term by term, and then no byte differs.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from ddp.errors import ScheduleError
 from ddp.fabric import Fabric
 from ddp.replay import prove, replay
 from ddp.schedule import Transfer
-from tests.ddp.variants import VARIANTS, Variant, random_floats, same_bytes
+from tests.ddp.variants import Variant, random_floats, same_bytes
 
 SMALL = {
     "ring of 2": (Fabric((0, 1)), Variant("ring")),
@@ -29,9 +30,18 @@ SMALL = {
 
 
 def mutants(schedule):
-    """(what was done, to which transfer, mutant) for every single change of every transfer."""
+    """(what was done, to which transfer, mutant) for every single change."""
+
+    def with_stages(changed):
+        return replace(schedule, stages=lambda: changed)
+
     stages = list(schedule)
     for s, stage in enumerate(stages):
+        yield "drop stage", stage[0], with_stages([*stages[:s], *stages[s + 1 :]])
+        yield "reverse", stage[0], with_stages([*stages[:s], stage[::-1], *stages[s + 1 :]])
+        if s:
+            swapped = [*stages[: s - 1], stage, stages[s - 1], *stages[s + 1 :]]
+            yield "swap stages", stage[0], with_stages(swapped)
         for t, transfer in enumerate(stage):
             before, after = stage[:t], stage[t + 1 :]
             changes = [
@@ -41,8 +51,7 @@ def mutants(schedule):
                 *((what, [(*before, v, *after)]) for what, v in variations(schedule, transfer)),
             ]
             for what, changed in changes:
-                mutated = [*stages[:s], *changed, *stages[s + 1 :]]
-                yield what, transfer, replace(schedule, stages=lambda mutated=mutated: mutated)
+                yield what, transfer, with_stages([*stages[:s], *changed, *stages[s + 1 :]])
 
 
 def variations(schedule, transfer):
@@ -72,6 +81,21 @@ def counts_every_rank_once(schedule):
     return set(cells.values()) == {sum(place**rank for rank in range(schedule.num_ranks))}
 
 
+def sums(schedule):
+    """How each cell is added up: a tree of ranks. Sides may be swapped, which changes no byte."""
+    cells = {
+        (rank, chunk): rank
+        for rank in range(schedule.num_ranks)
+        for chunk in range(schedule.num_chunks)
+    }
+    for stage in schedule.stages():
+        held = dict(cells)
+        for transfer in stage:
+            to, came = (transfer.dst, transfer.chunk), held[transfer.src, transfer.chunk]
+            cells[to] = tuple(sorted((cells[to], came), key=repr)) if transfer.reduce else came
+    return cells
+
+
 def is_refused(schedule):
     try:
         tuple(schedule)
@@ -85,7 +109,7 @@ def test_every_mutant_is_caught_unless_it_changes_no_byte(name):
     fabric, variant = SMALL[name]
     schedule = variant.build(fabric)
     floats = random_floats(schedule.num_ranks, 2003)
-    expected = variant.fold(fabric, floats, 1)
+    expected, wanted = variant.fold(fabric, floats, 1), sums(schedule)
     harmless = set()
     num_caught = Counter()
     for what, transfer, mutant in mutants(schedule):
@@ -95,11 +119,15 @@ def test_every_mutant_is_caught_unless_it_changes_no_byte(name):
             num_caught["proof"] += 1
             continue
         prove(mutant)  # an all-reduce still, so it must sum in another order or change nothing
-        if all(same_bytes(result, expected) for result in replay(mutant, floats)):
+        same = all(same_bytes(result, expected) for result in replay(mutant, floats))
+        assert same == (sums(mutant) == wanted), (what, transfer)
+        if same:
             harmless.add((what, transfer.reduce))
         else:
             num_caught["fold"] += 1
 
-    # a complete chunk may be copied twice, or from another rank that already has it
-    assert harmless <= {("repeat", False), ("src", False)}
+    # a complete chunk may be copied twice, or from another rank that already has it; a stage reads
+    # all before it writes, in whatever order
+    copies = {("repeat", False), ("src", False)}
+    assert harmless <= {*copies, ("reverse", True), ("reverse", False)}
     assert num_caught["proof"] > num_caught["fold"]
