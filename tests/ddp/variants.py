@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddp.algorithms import ALGORITHMS, RING_ORDERS, ring_for
+from ddp.algorithms import ALGORITHMS, RING_ORDERS
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
 from ddp.fold import (
@@ -19,6 +19,7 @@ from ddp.fold import (
     fold_hierarchical_leader,
     fold_parameter_server,
     fold_ring,
+    visit,
 )
 from ddp.schedule import Schedule
 
@@ -31,7 +32,7 @@ Fold = Callable[[Sequence[Tensor], Fabric, "Variant", int], Tensor]
 
 FOLDS: dict[str, Fold] = {
     "ring": lambda buffers, fabric, variant, segments: fold_ring(
-        buffers, ring_for(fabric, variant.order, variant.seed), segments
+        buffers, visit(fabric.node_of, variant.order, variant.seed), segments
     ),
     "hierarchical": lambda buffers, fabric, _, segments: fold_hierarchical(
         buffers, fabric.groups, segments
@@ -40,7 +41,7 @@ FOLDS: dict[str, Fold] = {
         buffers, fabric.groups, segments
     ),
     "halving_doubling": lambda buffers, fabric, _, segments: fold_halving_doubling(
-        buffers, ring_for(fabric, "contiguous"), segments
+        buffers, visit(fabric.node_of, "contiguous"), segments
     ),
     "parameter_server": lambda buffers, *_: fold_parameter_server(buffers),
 }
