@@ -24,8 +24,8 @@ def visit(node_of: Sequence[int], order: str, seed: int = 0) -> list[int]:
         "contiguous": list(node_of),
         "interleaved": [(node_of[:rank].count(node), node) for rank, node in enumerate(node_of)],
         "shuffled": [numbers.random() for _ in node_of],
-    }[order]
-    return [rank for _, rank in sorted(zip(places, range(len(node_of)), strict=True))]
+    }
+    return sorted(range(len(node_of)), key=places[order].__getitem__)
 
 
 def fold_ring(buffers: Sequence[Tensor], order: Sequence[int], segments: int = 1) -> Tensor:
