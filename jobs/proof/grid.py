@@ -138,7 +138,7 @@ def in_memory(variant: Variant) -> Iterator[Result]:
 
 def _takes(variant: Variant, fabric: Fabric) -> bool:
     """Whether it has a closed form for so many ranks."""
-    form = CLOSED_FORMS.get(variant.title)
+    form = CLOSED_FORMS.get(variant.algorithm.name)
     return form is not None and form.fits(Uniform(fabric.num_ranks, 1, ANY_LINKS)) is None
 
 
@@ -152,8 +152,11 @@ def _fault(schedule: Schedule) -> str | None:
 
 def _waste(variant: Variant, schedule: Schedule, fabric: Fabric) -> str | None:
     """Where its closed form, on nodes of one size, has other stages or bytes."""
+    title = variant.title
+    if title not in CLOSED_FORMS:  # of a ring in any order: what each rank sends, as if on a node
+        title, fabric = variant.algorithm.name, Fabric(tuple(range(fabric.num_ranks)))
+    form = CLOSED_FORMS.get(title)
     smallest, largest = min(map(len, fabric.groups)), max(map(len, fabric.groups))
-    form = CLOSED_FORMS.get(variant.title)
     if form is None or smallest < largest:
         return None
     numel = EVEN * fabric.num_ranks
@@ -161,7 +164,7 @@ def _waste(variant: Variant, schedule: Schedule, fabric: Fabric) -> str | None:
     num_stages = sum(kind.count for kind in form.kinds(cluster, numel))
     if (found := len(list(schedule))) != num_stages:
         return f"{found} stages, not the {num_stages} of its closed form"
-    wanted = price_uniform(variant.title, cluster, numel).traffic[0]
+    wanted = price_uniform(title, cluster, numel).traffic[0]
     nodes = traffic(schedule, fabric, numel, 1).values()
     busiest = max(nodes, key=lambda node: (node.out_bytes, node.intra_bytes))
     if busiest != wanted:
