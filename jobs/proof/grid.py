@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddp import DdpError, Fabric, UsageError
 from ddp.closed import CLOSED_FORMS, Uniform, price_uniform
-from ddp.cost import traffic
+from ddp.cost import NodeTraffic, traffic
 from ddp.fabric import Link, NodeLinks
 from ddp.fold import (
     fold_halving_doubling,
@@ -168,8 +168,12 @@ def _waste(variant: Variant, schedule: Schedule, fabric: Fabric) -> str | None:
     nodes = traffic(schedule, fabric, numel, 1).values()
     busiest = max(nodes, key=lambda node: (node.out_bytes, node.intra_bytes))
     if busiest != wanted:
-        return f"the busiest node of {numel:,} bytes has {busiest}, not {wanted} of its closed form"
+        return f"{_sent(busiest)} of {numel:,} bytes, not the {_sent(wanted)} of its closed form"
     return None
+
+
+def _sent(node: NodeTraffic) -> str:
+    return f"{node.out_bytes:,} out, {node.in_bytes:,} in and {node.intra_bytes:,} inside a node"
 
 
 def _difference(variant: Variant, schedule: Schedule, case: Case) -> str | None:
