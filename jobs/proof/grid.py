@@ -168,12 +168,13 @@ def _waste(variant: Variant, schedule: Schedule, fabric: Fabric) -> str | None:
     nodes = traffic(schedule, fabric, numel, 1).values()
     busiest = max(nodes, key=lambda node: (node.out_bytes, node.intra_bytes))
     if busiest != wanted:
-        return f"{_sent(busiest)} of {numel:,} bytes, not the {_sent(wanted)} of its closed form"
+        sent = f"the busiest node moves {_sent(busiest)}, not {_sent(wanted)} as its closed form"
+        return f"of {numel:,} bytes {sent}"
     return None
 
 
 def _sent(node: NodeTraffic) -> str:
-    return f"{node.out_bytes:,} out, {node.in_bytes:,} in and {node.intra_bytes:,} inside a node"
+    return f"{node.out_bytes:,} out, {node.in_bytes:,} in and {node.intra_bytes:,} inside"
 
 
 def _difference(variant: Variant, schedule: Schedule, case: Case) -> str | None:
