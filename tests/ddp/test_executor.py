@@ -3,7 +3,7 @@
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from ddp.fabric import Fabric
 from ddp.program import IN_FLIGHT
 from ddp.replay import replay
 from ddp.timing import Traffic
-from ddp.transport import Pending, Transport
+from ddp.transport import Loan, Pending, Transport
 from ddp.transport.p2p import P2PTransport
 from tests.ddp.samples import random_buffers
 from tests.ddp.variants import DTYPES, VARIANTS, Variant, random_floats, same_bytes
@@ -102,6 +102,13 @@ class Tardy:
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
         self.late()
         return self.inner.recv(tensor, peer, tag)
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Loan:
+        self.late()
+        return self.inner.borrow(like, peer, tag)
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return self.inner.allocate(rows)
 
     def close(self) -> None:
         self.inner.close()
