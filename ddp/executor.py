@@ -107,7 +107,7 @@ class ScheduledCollective:
         self._num_chunks = schedule.num_chunks
         self._program = project(schedule, rank)
         self._is_local = tuple(fabric.same_node(rank, peer) for peer in range(fabric.num_ranks))
-        self._bound: dict[tuple[int, int], tuple[weakref.ref[Tensor], Bound]] = {}
+        self._bound: dict[tuple[int, int], tuple[weakref.ref[Tensor], _Place, Bound]] = {}
 
     def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
         bound = self._bind(buffer, segments, bucket)
@@ -169,19 +169,20 @@ class ScheduledCollective:
             receive.write(data)
 
     def _bind(self, buffer: Tensor, segments: int, bucket: int) -> Bound:
-        """The program over `buffer`, kept as long as the tensor is."""
-        kept = self._bound.get((id(buffer), segments))
-        if kept is not None and kept[0]() is buffer:
-            return kept[1]
+        """The program over `buffer`, kept as long as the tensor is, and stays where it is."""
+        key, place = (id(buffer), segments), _place(buffer)
+        kept = self._bound.get(key)
+        if kept is not None and kept[0]() is buffer and kept[1] == place:
+            return kept[2]
         if buffer.dim() != 1 or not buffer.is_contiguous():
             raise UsageError(
                 f"bucket {bucket}: a buffer of shape {tuple(buffer.shape)} and stride "
                 f"{buffer.stride()}: only rows without gaps are summed in place; give a contiguous "
                 "one, view(-1)"
             )
-        bound = bind(self._program, self._num_chunks, self._is_local, buffer, segments)
-        key = id(buffer), segments
-        self._bound[key] = weakref.ref(buffer, lambda _: self._bound.pop(key, None)), bound
+        memory = buffer.data  # views of the tensor itself would keep it, and all this, for ever
+        bound = bind(self._program, self._num_chunks, self._is_local, memory, segments)
+        self._bound[key] = weakref.ref(buffer, lambda _: self._bound.pop(key, None)), place, bound
         return bound
 
     def _named(
@@ -193,6 +194,14 @@ class ScheduledCollective:
         if isinstance(error, PeerTimeout):
             return PeerTimeout(f"{where}: rank {peer} {verb} nothing for {self._timeout_s:g} s")
         return TransportError(f"{where}: exchange with rank {peer} failed: {error}")
+
+
+_Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
+
+
+def _place(buffer: Tensor) -> _Place:
+    """Where it lies, which `buffer.data = ...` and `resize_` change, and how."""
+    return buffer.data_ptr(), buffer.shape, buffer.stride(), buffer.dtype
 
 
 def make_collective(
