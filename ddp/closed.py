@@ -129,6 +129,14 @@ def _halving_doubling(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
         distance *= 2
 
 
+def _recursive_doubling(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
+    """Every rank sends the whole buffer in each stage, inside its node at first."""
+    moved = cluster.ranks_per_node * num_bytes
+    inside = (cluster.ranks_per_node - 1).bit_length()
+    yield Kind(inside, 0.0, 0.0, moved)
+    yield Kind((cluster.num_ranks - 1).bit_length() - inside, moved, moved, 0.0)
+
+
 def _parameter_server(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
     """The node of rank 0, which all go through; NICs are taken to be as fast in as out."""
     outside = cluster.num_ranks - cluster.ranks_per_node
@@ -164,6 +172,7 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "hierarchical": ClosedForm(_hierarchical, _every_rank, _every_rank),
     "hierarchical_leader": ClosedForm(_leader, _one_rank, _one_rank),
     "halving_doubling": ClosedForm(_halving_doubling, _every_rank, _every_rank, _powers_of_two),
+    "recursive_doubling": ClosedForm(_recursive_doubling, _every_rank, _every_rank, _powers_of_two),
     "parameter_server": ClosedForm(_parameter_server, _one_rank, _one_rank),
 }
 """By the algorithm's name; a ring's order is behind a comma where it is not the usual one."""

@@ -78,6 +78,7 @@ class NativeCollective:
         self._timeout = timedelta(seconds=timeout_s)
 
     def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:  # noqa: ARG002
+        _require_a_row(buffer, bucket)
         if buffer.numel():
             real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
             try:
@@ -174,12 +175,7 @@ class ScheduledCollective:
         kept = self._bound.get(key)
         if kept is not None and kept[0]() is buffer and kept[1] == place:
             return kept[2]
-        if buffer.dim() != 1 or not buffer.is_contiguous():
-            raise UsageError(
-                f"bucket {bucket}: a buffer of shape {tuple(buffer.shape)} and stride "
-                f"{buffer.stride()}: only rows without gaps are summed in place; give a contiguous "
-                "one, view(-1)"
-            )
+        _require_a_row(buffer, bucket)
         memory = buffer.data  # views of the tensor itself would keep it, and all this, for ever
         bound = bind(self._program, self._num_chunks, self._is_local, memory, segments)
         self._bound[key] = weakref.ref(buffer, lambda _: self._bound.pop(key, None)), place, bound
@@ -194,6 +190,15 @@ class ScheduledCollective:
         if isinstance(error, PeerTimeout):
             return PeerTimeout(f"{where}: rank {peer} {verb} nothing for {self._timeout_s:g} s")
         return TransportError(f"{where}: exchange with rank {peer} failed: {error}")
+
+
+def _require_a_row(buffer: Tensor, bucket: int) -> None:
+    if buffer.dim() != 1 or not buffer.is_contiguous():
+        raise UsageError(
+            f"bucket {bucket}: a buffer of shape {tuple(buffer.shape)} and stride "
+            f"{buffer.stride()}: only rows without gaps are summed in place; give a contiguous "
+            "one, view(-1)"
+        )
 
 
 _Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]

@@ -93,6 +93,14 @@ def fold_halving_doubling(
     return torch.cat(sums)
 
 
+def fold_recursive_doubling(buffers: Sequence[Tensor], order: Sequence[int]) -> Tensor:
+    """A tree: sums of neighbours, of pairs of those, ...; segments change nothing in that."""
+    sums = [buffers[rank] for rank in order]
+    while len(sums) > 1:
+        sums = [one + other for one, other in zip(sums[::2], sums[1::2], strict=True)]
+    return sums[0]
+
+
 def fold_parameter_server(buffers: Sequence[Tensor]) -> Tensor:
     """Rank 0 adds the others to its own, in the order of ranks; segments change nothing in that."""
     return reduce(torch.add, buffers)

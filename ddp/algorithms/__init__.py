@@ -18,6 +18,10 @@ from ddp.algorithms.parameter_server import (
     build_parameter_server,
     parameter_server_schedule,
 )
+from ddp.algorithms.recursive_doubling import (
+    build_recursive_doubling,
+    recursive_doubling_schedule,
+)
 from ddp.algorithms.ring import RING_ORDERS, build_ring, ring_for, ring_schedule
 from ddp.errors import UsageError
 from ddp.importpath import is_import_path
@@ -33,6 +37,7 @@ __all__ = [
     "is_known",
     "parameter_server_schedule",
     "pinned",
+    "recursive_doubling_schedule",
     "ring_for",
     "ring_schedule",
 ]
@@ -68,6 +73,13 @@ ALGORITHMS: dict[str, Algorithm] = {
             "bytes",
             build_halving_doubling,
             max_segments=4,
+        ),
+        Algorithm(
+            "recursive_doubling",
+            "Exchange all with a neighbour, then with a rank two away, ...: few, large messages.",
+            "bytes",
+            build_recursive_doubling,
+            max_segments=1,
         ),
         Algorithm(
             "parameter_server",

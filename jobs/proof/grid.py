@@ -21,6 +21,7 @@ from ddp.fold import (
     fold_hierarchical,
     fold_hierarchical_leader,
     fold_parameter_server,
+    fold_recursive_doubling,
     fold_ring,
     visit,
 )
@@ -54,6 +55,9 @@ FOLDS: dict[str, Fold] = {
     ),
     "halving_doubling": lambda buffers, _variant, fabric, segments: fold_halving_doubling(
         buffers, visit(fabric.node_of, "contiguous"), segments
+    ),
+    "recursive_doubling": lambda buffers, _variant, fabric, _segments: fold_recursive_doubling(
+        buffers, visit(fabric.node_of, "contiguous")
     ),
     "parameter_server": lambda buffers, *_: fold_parameter_server(buffers),
 }

@@ -193,7 +193,7 @@ class TestRegistry:
     def test_a_name_finds_its_algorithm(self):
         assert list(ALGORITHMS) == [
             *("ring", "hierarchical", "hierarchical_leader", "halving_doubling"),
-            *("parameter_server", "native", "noop"),
+            *("recursive_doubling", "parameter_server", "native", "noop"),
         ]
         for name, algorithm in ALGORITHMS.items():
             assert find_algorithm(name) is algorithm
@@ -208,7 +208,7 @@ class TestRegistry:
             find_algorithm(name)
 
         assert f"did you mean {nearest!r}?" in str(caught.value)
-        names = "ring, hierarchical, hierarchical_leader, halving_doubling, parameter_server"
+        names = "hierarchical_leader, halving_doubling, recursive_doubling, parameter_server"
         assert f"{names}, native, noop" in str(caught.value)
 
     def test_a_name_near_to_none_gets_no_guess(self):

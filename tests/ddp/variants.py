@@ -18,6 +18,7 @@ from ddp.fold import (
     fold_hierarchical,
     fold_hierarchical_leader,
     fold_parameter_server,
+    fold_recursive_doubling,
     fold_ring,
     visit,
 )
@@ -42,6 +43,9 @@ FOLDS: dict[str, Fold] = {
     ),
     "halving_doubling": lambda buffers, fabric, _, segments: fold_halving_doubling(
         buffers, visit(fabric.node_of, "contiguous"), segments
+    ),
+    "recursive_doubling": lambda buffers, fabric, *_: fold_recursive_doubling(
+        buffers, visit(fabric.node_of, "contiguous")
     ),
     "parameter_server": lambda buffers, *_: fold_parameter_server(buffers),
 }

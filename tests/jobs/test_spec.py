@@ -17,8 +17,8 @@ from jobs.modelspec import OwnSpec
 from jobs.spec import JobSpec, catalog, load_job, node_of
 
 COMPARED = (
-    *("halving-doubling", "hier", "leader", "native", "noop", "ring", "ring-interleaved", "star"),
-    *("torch-ddp", "torch-ddp-hier"),
+    *("halving-doubling", "hier", "leader", "native", "noop", "recursive-doubling", "ring"),
+    *("ring-interleaved", "star", "torch-ddp", "torch-ddp-hier"),
 )
 MODELS = ("7b-thousandth", "deep", "mini-mlp", "resnet-bn")
 LESSONS = (
@@ -90,6 +90,7 @@ def test_a_job_answers_to_its_algorithm(algorithm: str) -> None:
         "hierarchical": "hier",
         "hierarchical_leader": "leader",
         "halving_doubling": "halving-doubling",
+        "recursive_doubling": "recursive-doubling",
         "parameter_server": "star",
     }
     assert load_job(algorithm).name == names.get(algorithm, algorithm)
