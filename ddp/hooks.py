@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 
 from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
-from ddp.algorithms import find_algorithm, pinned
+from ddp.algorithms import AUTO, find_algorithm, pinned
 from ddp.calibrate import Calibration, calibrate
 from ddp.errors import DdpError, PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
@@ -76,6 +76,11 @@ class HookState:
         error: str | None = None
         try:
             find_algorithm(algorithm)
+            if algorithm == AUTO:
+                raise UsageError(
+                    "algorithm='auto' chooses for the buckets of ddp.DistributedDataParallel, and "
+                    "torch's class makes its own: give an algorithm by name"
+                )
         except UsageError as exc:  # said by all ranks together
             error = str(exc)
         facts = membership.exchange(

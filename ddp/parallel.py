@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp import agreement
+from ddp import agreement, replanning
 from ddp.algorithms import pinned
 from ddp.between import between_steps
 from ddp.bucket import make_all
@@ -119,22 +119,27 @@ class DistributedDataParallel(nn.Module):
 
     def _set_up(self, algorithm: str | Collective, fabric: Fabric | None) -> None:
         """Agree with the other ranks, connect to them, begin with what rank 0 has."""
-        membership, module = self._membership, self.module
+        membership, module, options = self._membership, self.module, self._options
         self._fabric, self._plan = agreement.agree(
-            membership, module, self._options, fabric, registered=isinstance(algorithm, str)
+            membership, module, options, fabric, registered=isinstance(algorithm, str)
         )
         self._wrapped_as = agreement.parameter_shapes(module)
         self._group = membership.connect()
         first_cause = FirstCause(membership.store, membership.rank, membership.size)
         self._line = open_device(device_of(module), membership, self._group, first_cause.read)
         self._group.broadcast_bytes([*module.parameters(), *module.buffers()])
+        self._chooser, self._plan = replanning.agree_on_choice(
+            membership, self._group, module, options, self._fabric, self._plan
+        )
+        if isinstance(algorithm, str):
+            algorithm = collective_of(options, self._plan, self._fabric, self._group, self._chooser)
         self._reducer = Reducer(
             make_all(self._plan, module),
-            self._registered() if isinstance(algorithm, str) else algorithm,
+            algorithm,
             membership.rank,
             first_cause,
             self._group.close,
-            self._options,
+            options,
             self._rebuild,
             self._line,
         )
@@ -277,15 +282,12 @@ class DistributedDataParallel(nn.Module):
             "copy wrapper.module, or save wrapper.state_dict()"
         )
 
-    def _registered(self) -> Collective:
-        return collective_of(self._options, self._plan, self._fabric, self._group)
-
     def _rebuild(self, ready_order: Sequence[str]) -> None:
         """Make the buckets again, as rank 0's gradients came, where that changes what is in one."""
         if self._options.rebuilds:
             with between_steps(self._reducer, "buckets for the next steps"):
-                plan = agreement.agree_on_rebuilt(
-                    self._group, self.module, self._options, self._plan, ready_order
+                plan = replanning.agree_on_rebuilt(
+                    self._group, self.module, self._options, self._plan, self._chooser, ready_order
                 )
             if plan != self._plan:
                 self._plan = plan

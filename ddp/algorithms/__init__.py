@@ -24,6 +24,7 @@ from ddp.importpath import is_import_path
 
 __all__ = [
     "ALGORITHMS",
+    "AUTO",
     "RING_ORDERS",
     "Algorithm",
     "find_algorithm",
@@ -37,6 +38,8 @@ __all__ = [
     "ring_schedule",
 ]
 
+AUTO = "auto"
+"""Stands for one of the others, by bucket (ddp.auto)."""
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -79,6 +82,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "native",
             "The communication library's own all-reduce.",
+            "exact_integers",
+            None,
+            max_segments=1,
+        ),
+        Algorithm(
+            AUTO,
+            "For each bucket what is fastest here, as measured before the run.",
             "exact_integers",
             None,
             max_segments=1,
