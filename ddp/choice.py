@@ -10,14 +10,14 @@ from math import log
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from ddp.algorithms import ALGORITHMS
+from ddp.algorithms import ALGORITHMS, ring_schedule
 from ddp.cost import price
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
 from ddp.plan import choose_segments
 from ddp.schedule import Schedule
 
-NATIVE = "native"
+NATIVE, GLOO_SEGMENTS = "native", 2
 TIE = 1.02
 """What takes this many times as long as the fastest is as good: the first of the registry."""
 SMALLEST_BYTES, LARGEST_BYTES, APART = 1024, 4 * 2**20, 4
@@ -65,10 +65,10 @@ class Chooser:
         return last_bytes < LARGEST_BYTES and num_bytes > last_bytes * APART**0.5
 
     def _choose(self, num_bytes: int) -> Choice:
-        if self.fabric.links and self.must_price(num_bytes):
-            return fastest_priced(self.fabric, num_bytes)
         algorithm = next(iter(candidates(self.fabric)))
-        if self.timings:
+        if self.fabric.links and self.must_price(num_bytes):
+            algorithm = fastest_priced(self.fabric, num_bytes, self.timings)
+        elif self.timings:
             sizes = {each.num_bytes for each in self.timings}
             nearest = min(sizes, key=lambda size: abs(log(size / max(1, num_bytes))))
             algorithm = fastest_timed([each for each in self.timings if each.num_bytes == nearest])
@@ -109,22 +109,24 @@ def fastest_timed(timings: Sequence[Timing]) -> str:
     return best.algorithm
 
 
-def fastest_priced(fabric: Fabric, num_bytes: int) -> Choice:
-    """By the cost model; each segment after the first costs the messages of a stage besides.
+def fastest_priced(fabric: Fabric, num_bytes: int, timings: Sequence[Timing] = ()) -> str:
+    """By the cost model, with what its price lacked of each algorithm's last timing.
 
-    The backend's own is a ring in rank order, so it is never priced below ours in node order.
+    That is mostly computing, which ranks that outnumber cores have to share: much of a small
+    buffer's time, little of a large one's.
     """
-    more_s = max(max(node.intra.alpha_s, node.nic_out.alpha_s) for node in fabric.links)
-    prices = []
-    for name, schedule in candidates(fabric).items():
-        seconds = {
-            segments: price(schedule, fabric, num_bytes, segments).seconds + more_s * (segments - 1)
-            for segments in range(1, ALGORITHMS[name].max_segments + 1)
-        }
-        segments = min(seconds, key=lambda each: seconds[each])
-        prices.append((seconds[segments], Choice(name, segments)))
-    least_s = min(seconds for seconds, _ in prices)
-    return next(choice for seconds, choice in prices if seconds <= TIE * least_s)
+    schedules: dict[str, Schedule] = candidates(fabric)
+    schedules[NATIVE] = ring_schedule(range(fabric.num_ranks))  # as gloo has it, in rank order
+
+    def price_s(name: str, size: int) -> float:
+        segments = GLOO_SEGMENTS if name == NATIVE else choose_segments(name, size)
+        return price(schedules[name], fabric, size, segments).seconds
+
+    last = {each.algorithm: each for each in sorted(timings, key=lambda each: each.num_bytes)}
+    prices = {name: price_s(name, num_bytes) for name in schedules}
+    for name, timing in last.items():
+        prices[name] += max(0.0, median(timing.seconds) - price_s(name, timing.num_bytes))
+    return next(name for name in prices if prices[name] <= TIE * min(prices.values()))
 
 
 def _quartiles(timing: Timing) -> tuple[float, float]:

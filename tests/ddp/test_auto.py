@@ -146,7 +146,7 @@ def test_the_slowest_rank_counts_and_rank_0s_links_do_on_every_rank(
         clock = [0.0]
         monkeypatch.setattr(ddp.auto, "make_collective", lambda name, *_: Told(name, rank, clock))
         monkeypatch.setattr(ddp.auto, "monotonic", lambda: clock[0])
-        monkeypatch.setattr(ddp.auto, "MOST_S", 0.05)
+        monkeypatch.setattr(ddp.auto, "MOST_S", 0.06)
         told = links(25 * MB, 50 * MB) if rank == 0 else links(rank * MB, 1.0)
         fabric = Fabric((0, 0, 1), (told, told))
         group = Membership(None, TIMEOUT_S).connect()
