@@ -57,7 +57,7 @@ class TestPrices:
         assert fastest_priced(scattered, 32 * MB, [*slow, timing("native", 0.0)]) == "native"
 
     def test_what_a_price_lacks_is_learnt_from_the_last_timing(self) -> None:
-        """Computing, say: it decides for small buffers, and is little beside a large one's bytes."""
+        """Computing, say: much of a small buffer's time, little of a large one's."""
         there = fabric(2, 2, 25 * MB, 5_000 * MB)
         timings = [timing("hierarchical", 0.0, KIB), timing("hierarchical", 0.05, 4 * KIB)]
         timings += [timing("ring", 0.9, KIB), timing("ring", 0.0, 4 * KIB)]
