@@ -73,20 +73,10 @@ class HookState:
         algorithm = pinned(algorithm)
         self._choice = _Choice(algorithm, ring_order, ring_seed, segments, timeout_s)
         self._membership = membership = Membership(process_group, timeout_s)
-        error: str | None = None
-        try:
-            find_algorithm(algorithm)
-            if algorithm == AUTO:
-                raise UsageError(
-                    "algorithm='auto' chooses for the buckets of ddp.DistributedDataParallel, and "
-                    "torch's class makes its own: give an algorithm by name"
-                )
-        except UsageError as exc:  # said by all ranks together
-            error = str(exc)
         facts = membership.exchange(
             "hook state",
             {
-                "error": error,
+                "error": _why_refused(algorithm),  # said by all ranks together
                 "options": asdict(self._choice),
                 "node": node_identity(os.environ),
                 "tensors": [],
@@ -224,6 +214,19 @@ class HookState:
             self._group.close()
             cause.settle()
         return ReductionFailed(self._dead)
+
+
+def _why_refused(algorithm: str) -> str | None:
+    if algorithm == AUTO:
+        return (
+            "algorithm='auto' chooses for the buckets of ddp.DistributedDataParallel, and torch's "
+            "class makes its own: give an algorithm by name"
+        )
+    try:
+        find_algorithm(algorithm)
+    except UsageError as exc:
+        return str(exc)
+    return None
 
 
 # torch compares these annotations: they must not be strings
