@@ -184,19 +184,24 @@ def test_links_that_nobody_told_are_probed(ranks: Any, monkeypatch: pytest.Monke
         probed.append(1)
         return table
 
-    def body(_rank: int) -> list[Any]:
+    def body(rank: int) -> list[Any]:
         monkeypatch.setattr(ddp.auto, "probe_links", probe)
         monkeypatch.setattr(ddp.auto, "MOST_S", 0.0)  # nothing is timed
         group = Membership(None, TIMEOUT_S).connect()
+        told, untold = Fabric((0, 1), (links(1.0, 1.0),) * 2), Fabric((0, 1))
+        rank_0_told, rank_1_told = (told, untold)[rank], (untold, told)[rank]
         found = []
-        for fabric in (Fabric((0, 0)), Fabric((0, 1)), Fabric((0, 1), (links(1.0, 1.0),) * 2)):
+        for fabric in (Fabric((0, 0)), untold, told, rank_0_told, rank_1_told):
+            probed.clear()
             chooser = ddp.auto.measure(group, fabric, MB, TIMEOUT_S)
-            found.append([len(probed), [node.nic_out.bytes_per_s for node in chooser.fabric.links]])
+            rates = [node.nic_out.bytes_per_s for node in chooser.fabric.links]
+            found.append([len(probed), rates])
         group.close()
         return found
 
-    no_limit = float("inf")
-    expected = [[0, [no_limit]], [1, [7e6, no_limit]], [1, [1.0, 1.0]]]
+    inf = float("inf")
+    as_probed, as_told = [1, [7e6, inf]], [0, [1.0, 1.0]]
+    expected = [[0, [inf]], as_probed, as_told, as_told, as_probed]
     assert ranks.run(2, body) == [expected] * 2
 
 
