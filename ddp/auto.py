@@ -125,7 +125,7 @@ def _priced(group: PrivateGroup, fabric: Fabric, timeout_s: float) -> Fabric:
     given = torch.tensor([float(bool(fabric.links))])
     group.broadcast_bytes([given])
     links: Sequence[NodeLinks] = fabric.links
-    transport = group.transport(fabric)
+    transport = group.transport()
     if not given.item():
         alone = fabric.num_nodes == 1
         table = None if alone else probe_links(transport, group.rank, fabric, timeout_s)

@@ -1,7 +1,7 @@
 """What the executor waits for: a forgotten acknowledgement or transfer shows; peers are named."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,6 +73,12 @@ class Forgetful:
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Any:
         return self.inner.recv(tensor, peer, tag)
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Any:
+        return self.inner.borrow(like, peer, tag)
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return self.inner.allocate(rows)
 
     def close(self) -> None:
         self.inner.close()
