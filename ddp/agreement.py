@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.algorithms import ALGORITHMS
+from ddp.algorithms import ALGORITHMS, AUTO
 from ddp.bucket import status_numel
-from ddp.errors import DdpError, TransportError, UsageError
+from ddp.choice import Choice, Chooser
+from ddp.errors import DdpError, UsageError
 from ddp.fabric import Fabric
 from ddp.failure import leave_together
 from ddp.importpath import is_pinned
-from ddp.membership import Facts, Membership, PrivateGroup, fabric_from, node_identity
+from ddp.membership import Facts, Membership, fabric_from, node_identity
 from ddp.options import Options
 from ddp.own_schedule import plan_facts
 from ddp.placing import check_algorithm, check_fabric, check_one_device, device_of
@@ -169,12 +170,14 @@ def make_plan(
     fabric: Fabric,
     world_size: int,
     ready_order: Sequence[int] | None = None,
+    chooser: Chooser | None = None,
 ) -> ReductionPlan:
     """The plan for `module`, from what all ranks agreed on.
 
     `ready_order`: places in `trainable(module)`, as a backward completed them; None: from last
-    to first.
+    to first. `chooser`: who chooses for `auto`; None: nothing was measured yet.
     """
+    chooser = chooser or Chooser(fabric)
     parameters = trainable(module)
     if ready_order is not None:
         parameters = [parameters[place] for place in reversed(ready_order)]
@@ -190,52 +193,24 @@ def make_plan(
         num_used = len(names) if options.allows_unused else 0
         layout = BucketLayout(dtype, names, numels, 1, status_numel(kind, world_size, num_used))
         num_bytes = layout.numel * kind.itemsize
-        segments = _segments(options, num_bytes) if device_of(module).type == "cpu" else 1
-        layouts.append(replace(layout, segments=segments))
+        algorithm, segments = Choice(options.algorithm, 1)
+        if device_of(module).type == "cpu":
+            algorithm, segments = _choice(options, num_bytes, chooser)
+        layouts.append(replace(layout, algorithm=algorithm, segments=segments))
     return ReductionPlan(
         options.algorithm, options.ring_order, options.ring_seed, fabric.node_of, tuple(layouts)
     )
 
 
-def agree_on_rebuilt(
-    group: PrivateGroup,
-    module: nn.Module,
-    options: Options,
-    plan: ReductionPlan,
-    ready_order: Sequence[str],
-) -> ReductionPlan:
-    """The plan that follows from the order in which gradients came on rank 0; `plan` where each
-    bucket would hold the same parameters as before. Raises TransportError where ranks disagree.
-    """
-    places = {name: place for place, (name, _) in enumerate(trainable(module))}
-    order = torch.tensor([places[name] for name in ready_order])
-    group.broadcast_bytes([order], of_host=True)
-    fabric = Fabric(plan.node_of)
-    rebuilt = make_plan(module, options, fabric, len(plan.node_of), order.tolist())
-    rebuilt = replace(rebuilt, algorithm=plan.algorithm)
-    if _contents(rebuilt) == _contents(plan):
-        rebuilt = plan
-    ours = torch.tensor(list(bytes.fromhex(rebuilt.sha256)), dtype=torch.uint8)
-    theirs = ours.clone()
-    group.broadcast_bytes([theirs], of_host=True)
-    if not theirs.equal(ours):
-        raise TransportError(
-            "this rank made another reduction plan than rank 0 of the same order of gradients; "
-            "run the same version of this package on every rank"
-        )
-    return rebuilt
-
-
-def _contents(plan: ReductionPlan) -> list[frozenset[str]]:
-    return [frozenset(bucket.parameters) for bucket in plan.buckets]
-
-
-def _segments(options: Options, num_bytes: int) -> int:
+def _choice(options: Options, num_bytes: int, chooser: Chooser) -> Choice:
+    algorithm = options.algorithm
     if options.segments != "auto":
-        return options.segments
-    if options.algorithm in ALGORITHMS or is_pinned(options.algorithm):
-        return choose_segments(options.algorithm, num_bytes)
-    return 1  # a collective of the caller's own
+        return Choice(algorithm, options.segments)
+    if algorithm == AUTO:
+        return chooser.of(num_bytes)
+    if algorithm in ALGORITHMS or is_pinned(algorithm):
+        return Choice(algorithm, choose_segments(algorithm, num_bytes))
+    return Choice(algorithm, 1)  # a collective of the caller's own
 
 
 def agree_on_fabric(facts: Sequence[Facts], given: Fabric | None) -> Fabric:

@@ -5,6 +5,13 @@ import hashlib
 from collections.abc import Iterable
 
 from torch import Tensor
+from torch.nn import Module
+
+
+def module_sha256(module: Module, *, buffers: bool) -> str:
+    """As `sha256_of`, of all parameters and perhaps of the buffers."""
+    named: list[tuple[str, Tensor]] = list(module.named_parameters())
+    return sha256_of([*named, *(module.named_buffers() if buffers else ())])
 
 
 def sha256_of(named: Iterable[tuple[str, Tensor]]) -> str:

@@ -6,7 +6,7 @@ others: nothing is ignored that somebody asked for.
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import torch
 
@@ -41,6 +41,16 @@ _KEPT: Mapping[str, tuple[Any, str]] = {
     "batched_grad_copy": (False, "gradients are views of their bucket already"),
 }
 """The only value that is kept, and what to do instead of another."""
+
+
+class NeverCopied:
+    """What holds connections to other processes."""
+
+    def __getstate__(self) -> NoReturn:
+        raise UsageError(
+            "a wrapper holds connections to other processes and cannot be copied or pickled; "
+            "copy wrapper.module, or save wrapper.state_dict()"
+        )
 
 
 def buffers_wanted(given: bool | None, torchs: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 
 from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
-from ddp.algorithms import find_algorithm, pinned
+from ddp.algorithms import AUTO, find_algorithm, pinned
 from ddp.calibrate import Calibration, calibrate
 from ddp.errors import DdpError, PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
@@ -72,15 +72,10 @@ class HookState:
         algorithm = pinned(algorithm)
         self._choice = _Choice(algorithm, ring_order, ring_seed, segments, timeout_s)
         self._membership = membership = Membership(process_group, timeout_s)
-        error: str | None = None
-        try:
-            find_algorithm(algorithm)
-        except UsageError as exc:  # said by all ranks together
-            error = str(exc)
         facts = membership.exchange(
             "hook state",
             {
-                "error": error,
+                "error": _why_refused(algorithm),  # said by all ranks together
                 "options": asdict(self._choice),
                 "node": node_identity(os.environ),
                 "tensors": [],
@@ -218,6 +213,19 @@ class HookState:
             self._group.close()
             cause.settle()
         return ReductionFailed(self._dead)
+
+
+def _why_refused(algorithm: str) -> str | None:
+    if algorithm == AUTO:
+        return (
+            "algorithm='auto' chooses for the buckets of ddp.DistributedDataParallel, and torch's "
+            "class makes its own: give an algorithm by name"
+        )
+    try:
+        find_algorithm(algorithm)
+    except UsageError as exc:
+        return str(exc)
+    return None
 
 
 # torch compares these annotations: they must not be strings

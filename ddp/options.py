@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from ddp.algorithms import find_algorithm
+from ddp.algorithms import AUTO, find_algorithm
 from ddp.errors import UsageError
 
 BUCKET_CAP_MB = 25.0
@@ -51,6 +51,13 @@ class Options:
             raise UsageError(self.refusal)
         if registered:
             find_algorithm(self.algorithm)
+        chosen = (self.ring_order, self.ring_seed, self.segments)
+        if self.algorithm == AUTO and chosen != ("contiguous", 0, "auto"):
+            raise UsageError(
+                f"algorithm='auto' with ring_order={self.ring_order!r}, "
+                f"ring_seed={self.ring_seed}, segments={self.segments!r}: it chooses the segments, "
+                "and among rings in node order; leave them out"
+            )
         if self.segments != "auto" and (type(self.segments) is not int or self.segments < 1):
             raise UsageError(f"segments={self.segments!r}: 'auto', or a whole number from 1 on")
         if self.transport not in TRANSPORTS:

@@ -11,16 +11,16 @@ from typing import Any, Literal, NoReturn, Unpack
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from ddp import agreement
+from ddp import agreement, replanning
 from ddp.algorithms import pinned
 from ddp.between import between_steps
 from ddp.bucket import make_all
 from ddp.calibrate import Calibration, calibrate
 from ddp.comm_hook import CommHook, Hook, agree_on_hook
-from ddp.digest import sha256_of
-from ddp.drop_in import TorchArguments, buffers_wanted, why_refused
+from ddp.digest import module_sha256
+from ddp.drop_in import NeverCopied, TorchArguments, buffers_wanted, why_refused
 from ddp.errors import UsageError
 from ddp.executor import Collective, NoCollective
 from ddp.fabric import Fabric
@@ -35,7 +35,7 @@ from ddp.reducer import Reducer
 from ddp.timing import StepCommunication
 
 
-class DistributedDataParallel(nn.Module):
+class DistributedDataParallel(NeverCopied, nn.Module):
     """`module`, with gradients that are the mean over all ranks when `backward` returns.
 
     Arguments as torch's class (other values than it has by default are refused where they could
@@ -122,9 +122,9 @@ class DistributedDataParallel(nn.Module):
 
     def _set_up(self, algorithm: str | Collective, fabric: Fabric | None) -> None:
         """Agree with the other ranks, connect to them, begin with what rank 0 has."""
-        membership, module = self._membership, self.module
+        membership, module, options = self._membership, self.module, self._options
         self._fabric, self._plan = agreement.agree(
-            membership, module, self._options, fabric, registered=isinstance(algorithm, str)
+            membership, module, options, fabric, registered=isinstance(algorithm, str)
         )
         self._wrapped_as = agreement.parameter_shapes(module)
         self._group = membership.connect()
@@ -132,13 +132,18 @@ class DistributedDataParallel(nn.Module):
         self._line = open_device(device_of(module), membership, self._group, first_cause.read)
         open_transport(self._group, self._fabric, self._options)
         self._group.broadcast_bytes([*module.parameters(), *module.buffers()])
+        self._chooser, self._plan = replanning.agree_on_choice(
+            membership, self._group, module, options, self._fabric, self._plan
+        )
+        if isinstance(algorithm, str):
+            algorithm = collective_of(options, self._plan, self._fabric, self._group, self._chooser)
         self._reducer = Reducer(
             make_all(self._plan, module, self._group.allocate_all),
-            self._registered() if isinstance(algorithm, str) else algorithm,
+            algorithm,
             membership.rank,
             first_cause,
             self._group.close,
-            self._options,
+            options,
             self._rebuild,
             self._line,
         )
@@ -266,10 +271,7 @@ class DistributedDataParallel(nn.Module):
 
         Buffers count only where they are not broadcast: else rank 0's are the ones that last.
         """
-        named: list[tuple[str, Tensor]] = list(self.module.named_parameters())
-        if not self._options.broadcast_buffers:
-            named += self.module.named_buffers()
-        return sha256_of(named)
+        return module_sha256(self.module, buffers=not self._options.broadcast_buffers)
 
     def abort(self, reason: str) -> NoReturn:
         """Stop this job on every rank: peers raise ReductionFailed with the same text, as we do."""
@@ -280,21 +282,12 @@ class DistributedDataParallel(nn.Module):
         self._reducer.close()
         self._group.close()
 
-    def __getstate__(self) -> NoReturn:
-        raise UsageError(
-            "a wrapper holds connections to other processes and cannot be copied or pickled; "
-            "copy wrapper.module, or save wrapper.state_dict()"
-        )
-
-    def _registered(self) -> Collective:
-        return collective_of(self._options, self._plan, self._fabric, self._group)
-
     def _rebuild(self, ready_order: Sequence[str]) -> None:
         """Make the buckets again, as rank 0's gradients came, where that changes what is in one."""
         if self._options.rebuilds:
             with between_steps(self._reducer, "buckets for the next steps"):
-                plan = agreement.agree_on_rebuilt(
-                    self._group, self.module, self._options, self._plan, ready_order
+                plan = replanning.agree_on_rebuilt(
+                    self._group, self.module, self._options, self._plan, self._chooser, ready_order
                 )
             if plan != self._plan:
                 self._plan = plan

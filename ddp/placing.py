@@ -14,6 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore
 
+from ddp.algorithms import AUTO
+from ddp.auto import AutoCollective
+from ddp.choice import Chooser
 from ddp.composed import BackendReduce, ComposedHierarchical, require_equal_nodes
 from ddp.device import Line, line_of
 from ddp.errors import UsageError
@@ -106,13 +109,17 @@ def open_transport(group: PrivateGroup, fabric: Fabric, options: Options) -> Non
 
 
 def collective_of(
-    options: Options, plan: ReductionPlan, fabric: Fabric, group: PrivateGroup
+    options: Options, plan: ReductionPlan, fabric: Fabric, group: PrivateGroup, chooser: Chooser
 ) -> Collective:
     """What carries out the algorithm of `options`, on the device that `group` has taken."""
     name = options.algorithm
-    if group.on_host:
-        schedule = plan.schedule()
+
+    def on_host(name: str) -> Collective:
+        schedule = plan.schedule(name)
         return make_collective(name, schedule, group.rank, fabric, group, options.timeout_s)
+
+    if group.on_host:
+        return AutoCollective(chooser, on_host) if name == AUTO else on_host(name)
     if name == NoCollective.name:
         return NoCollective()
     if name == ComposedHierarchical.name:

@@ -8,10 +8,10 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, get_args, get_origin
 
-from ddp.algorithms import find_algorithm
+from ddp.algorithms import AUTO, find_algorithm
 from ddp.errors import PlanError
 from ddp.fabric import Fabric
 from ddp.schedule import Schedule
@@ -28,7 +28,8 @@ class BucketLayout:
     """One bucket: parameters of one dtype end to end, then `status_numel` elements of status.
 
     The status travels in the same buffer, so it shifts the chunk bounds and belongs to the plan.
-    `segments` is how many parts of the buffer go through the schedule by themselves.
+    `segments` is how many parts of the buffer go through the schedule by themselves. `algorithm`
+    is what reduces it: a plan fills in its own, unless that is `auto`.
     """
 
     dtype: str
@@ -36,6 +37,7 @@ class BucketLayout:
     numels: tuple[int, ...]
     segments: int
     status_numel: int = 0
+    algorithm: str = ""
 
     def __post_init__(self) -> None:
         if len(self.parameters) != len(self.numels):
@@ -51,7 +53,11 @@ class BucketLayout:
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """Equal plans give equal bytes (same machine type, thread count and dtype)."""
+    """Equal plans give equal bytes (same machine type, thread count and dtype).
+
+    `algorithm` is what was asked for; each bucket names what it goes through, which is the same but
+    where `auto` was asked for. Raises PlanError for a bucket that `auto` has chosen nothing for.
+    """
 
     algorithm: str
     ring_order: str
@@ -59,9 +65,25 @@ class ReductionPlan:
     node_of: tuple[int, ...]
     buckets: tuple[BucketLayout, ...]
 
-    def schedule(self) -> Schedule | None:
-        """The schedule every bucket goes through; None where the algorithm has none."""
-        build = find_algorithm(self.algorithm).build
+    def __post_init__(self) -> None:
+        if self.algorithm != AUTO:
+            own = tuple(replace(bucket, algorithm=self.algorithm) for bucket in self.buckets)
+            object.__setattr__(self, "buckets", own)
+        for index, bucket in enumerate(self.buckets):
+            if bucket.algorithm in ("", AUTO):
+                raise PlanError(f"bucket {index}: auto must choose an algorithm for each bucket")
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """What the buckets go through, each name once."""
+        chosen = self.algorithm == AUTO
+        return (
+            tuple(dict.fromkeys(b.algorithm for b in self.buckets)) if chosen else (self.algorithm,)
+        )
+
+    def schedule(self, algorithm: str | None = None) -> Schedule | None:
+        """The schedule of one of `algorithms`, else of the plan's own; None where that has none."""
+        build = find_algorithm(self.algorithm if algorithm is None else algorithm).build
         return build and build(Fabric(self.node_of), self.ring_order, self.ring_seed)
 
     def to_json(self) -> dict[str, object]:
@@ -73,6 +95,13 @@ class ReductionPlan:
     def from_json(cls, document: object) -> "ReductionPlan":
         """The plan that `to_json` wrote. Raises PlanError at a wrong, missing or unknown key."""
         plan: ReductionPlan = _decode(cls, document, "plan")
+        assert isinstance(document, Mapping)
+        for index, (layout, written) in enumerate(
+            zip(plan.buckets, document["buckets"], strict=True)
+        ):
+            named = written.get("algorithm", layout.algorithm)
+            if named != layout.algorithm:
+                raise PlanError(f"plan.buckets[{index}]: {named!r} in a plan of {plan.algorithm!r}")
         return plan
 
     @property
@@ -145,6 +174,8 @@ def _decode(kind: Any, value: object, where: str) -> Any:
     """`value` as `kind`: a dataclass, a tuple of one kind, str or int, and nothing near it."""
     if is_dataclass(kind):
         known = {field.name: field.type for field in fields(kind)}
+        if kind is BucketLayout and isinstance(value, Mapping):
+            value = {"algorithm": "", **value}  # plans from before `auto` do not name it
         if not isinstance(value, Mapping) or set(value) != set(known):
             seen = sorted(value) if isinstance(value, Mapping) else value
             raise PlanError(f"{where}: {seen!r}, where exactly the keys {sorted(known)} belong")

@@ -54,10 +54,13 @@ class Reference(nn.Module):
 
     @plan.setter
     def plan(self, plan: ReductionPlan) -> None:
-        schedule = plan.schedule() if is_known(plan.algorithm) else None
-        if schedule is None:
-            raise PlanError(f"{plan.algorithm} has no schedule, so there is nothing to replay")
-        self._plan, self._schedule = plan, schedule
+        schedules = {}
+        for name in plan.algorithms:
+            schedule = plan.schedule(name) if is_known(name) else None
+            if schedule is None:
+                raise PlanError(f"{name} has no schedule, so there is nothing to replay")
+            schedules[name] = schedule
+        self._plan, self._schedules = plan, schedules
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward, as the rank whose turn it is. Raises UsageError."""
@@ -117,7 +120,7 @@ class Reference(nn.Module):
                     for n, p in parameters.items()
                 }
             )
-        reduced = reduce_gradients(self._plan.buckets, self._schedule, gradients)
+        reduced = reduce_gradients(self._plan.buckets, self._schedules, gradients)
         for name, parameter in parameters.items():
             mean = reduced.get(name, parameter.grad)
             parameter.grad = mean if name in used else before[name]
@@ -169,13 +172,18 @@ def _state(gradient: Tensor | None) -> tuple[int, int]:
 
 
 def reduce_gradients(
-    buckets: Sequence[BucketLayout], schedule: Schedule, gradients: Sequence[Mapping[str, Tensor]]
+    buckets: Sequence[BucketLayout],
+    schedules: Mapping[str, Schedule],
+    gradients: Sequence[Mapping[str, Tensor]],
 ) -> Gradients:
-    """The mean over ranks of `gradients[rank]`, summed in the order of the plan."""
+    """The mean over ranks of `gradients[rank]`, summed in the order of the plan.
+
+    `schedules`: by the algorithm that a bucket goes through.
+    """
     reduced: Gradients = {}
     for bucket in buckets:
         flat = [_flatten(bucket, local) for local in gradients]
-        mean = replay(schedule, flat, bucket.segments)[0] / len(gradients)
+        mean = replay(schedules[bucket.algorithm], flat, bucket.segments)[0] / len(gradients)
         parts = torch.split(mean, [*bucket.numels, bucket.status_numel])
         for name, part in zip(bucket.parameters, parts, strict=False):
             reduced[name] = part.view(gradients[0][name].shape).clone()

@@ -42,6 +42,15 @@ class Calibrated(Protocol):
 
 
 @dataclass(frozen=True)
+class FixedCosts:
+    """A calibration as it is read back; as it stands, of a fabric where nothing was measured."""
+
+    alpha_inter_s: float | None = None
+    alpha_intra_s: float | None = None
+    intra_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
 class ComputeStep:
     """One step without network on one rank; `ready_s` counts from the start of its backward.
 
@@ -84,6 +93,11 @@ def slowest_rank(ranks: Sequence[Sequence[ComputeStep]]) -> Compute:
     )
 
 
+def known_fabric(node_of: Sequence[int], links: Sequence[NodeRates] | None) -> Fabric:
+    """The fabric with the rates of its links, where all that are used were measured."""
+    return priced_fabric(node_of, links, FixedCosts()) or Fabric(tuple(node_of))
+
+
 def priced_fabric(
     node_of: Sequence[int], links: Sequence[NodeRates] | None, calibration: Calibrated
 ) -> Fabric | None:
@@ -94,7 +108,8 @@ def priced_fabric(
         or any(node.out_bytes_per_s is None or node.in_bytes_per_s is None for node in links)
     ):
         return None
-    rates = links or [NodeRates(out_bytes_per_s=None, in_bytes_per_s=None, intra_bytes_per_s=None)]
+    unknown = NodeRates(out_bytes_per_s=None, in_bytes_per_s=None, intra_bytes_per_s=None)
+    rates = links or [unknown] * (max(node_of) + 1)
     return Fabric(placement.node_of, tuple(_node_links(node, calibration) for node in rates))
 
 
@@ -157,21 +172,19 @@ def barrier_s(fabric: Fabric) -> float:
 
 
 def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:
-    schedule = priced_schedule(plan)
-    native = plan.algorithm == "native"
-    return [
-        price(schedule, fabric, num_bytes, GLOO_SEGMENTS if native else bucket.segments)
-        if schedule
-        else None
-        for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True)
-    ]
+    schedules = priced_schedules(plan)
+    prices: list[Price | None] = []
+    for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True):
+        schedule = schedules[bucket.algorithm]
+        segments = GLOO_SEGMENTS if bucket.algorithm == "native" else bucket.segments
+        prices.append(price(schedule, fabric, num_bytes, segments) if schedule else None)
+    return prices
 
 
-def priced_schedule(plan: ReductionPlan) -> Schedule | None:
-    """What the plan's all-reduce sends, stage by stage; None where nothing is sent."""
-    if plan.algorithm == "native":  # gloo's own all_reduce is one ring in rank order
-        return ring_schedule(range(len(plan.node_of)))
-    return plan.schedule()
+def priced_schedules(plan: ReductionPlan) -> dict[str, Schedule | None]:
+    """By algorithm, what its all-reduce sends stage by stage; None where nothing is sent."""
+    gloos = ring_schedule(range(len(plan.node_of)))  # one ring in rank order
+    return {name: gloos if name == "native" else plan.schedule(name) for name in plan.algorithms}
 
 
 def why_unpredicted(spec: "DdpSpec", plan: ReductionPlan | None, *, on_gpu: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import PlainValidator, field_validator, model_validator
 
 from cluster.yamlfile import StrictModel
-from ddp.algorithms import find_algorithm
+from ddp.algorithms import AUTO, find_algorithm
 from ddp.fabric import Fabric
 from ddp.importpath import is_import_path
 from jobs.errors import JobSpecError
@@ -75,7 +75,8 @@ class DdpSpec(StrictModel):
     it is native.
     """
     algorithm: str = "hierarchical"
-    """Which all-reduce: a name of ours, or one of your own, `my.py:build` or `my_pkg.module:build`.
+    """Which all-reduce: a name of ours, or one of your own, `my.py:build` or `my_pkg.module:build`;
+    auto: for each bucket what is fastest on these links, as measured before the first step.
 
     A relative path counts from the job file's folder, and a module is looked for there first; given
     with SET or ALGORITHM, in the folder in which the command is given.
@@ -144,7 +145,9 @@ class DdpSpec(StrictModel):
         elif (self.ring_order, self.ring_seed, self.segments) != ("contiguous", 0, "auto"):
             raise JobSpecError(
                 f"{self.algorithm} with a ring order, a ring seed or segments",
-                rule="it has no schedule of ours, so these have no effect",
+                rule="it chooses by itself, among rings in node order"
+                if self.algorithm == AUTO
+                else "it has no schedule of ours, so these have no effect",
                 fix="leave ring_order contiguous, ring_seed 0 and segments auto",
             )
         return self
@@ -159,6 +162,12 @@ class DdpSpec(StrictModel):
                 f"algorithm {self.algorithm}",
                 "torch's class always reduces",
                 "leave wrapper out",
+            ),
+            (
+                self.algorithm != AUTO,
+                "algorithm auto",
+                "torch's class makes its own buckets, which auto cannot choose for",
+                "leave wrapper out, or name an algorithm",
             ),
             (
                 self.overlap,

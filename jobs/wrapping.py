@@ -12,7 +12,6 @@ from torch import nn
 
 from ddp.comm_hook import Hook
 from ddp.errors import DdpError, ReductionFailed
-from ddp.fabric import Fabric
 from ddp.parallel import DistributedDataParallel
 from jobs.argument import RankArgument
 from jobs.data import Batches, Windows
@@ -25,6 +24,7 @@ from jobs.optimizers import build_optimizer
 from jobs.owncode import FoundHook
 from jobs.pace import Pace
 from jobs.phases import NicCounters
+from jobs.predict import known_fabric
 from jobs.stock import HookedStock, Stock
 from jobs.train import Trainer
 from jobs.wrapper import Wrapper
@@ -51,7 +51,7 @@ def wrapped(told: RankArgument, module: nn.Module, found: FoundHook | None) -> I
 
 
 def _wrapper(told: RankArgument, module: nn.Module, hook: Hook | None) -> Wrapper:
-    spec, fabric = told.job.ddp, Fabric(tuple(told.node_of))
+    spec, fabric = told.job.ddp, known_fabric(told.node_of, told.links)
     if spec.is_stock:
         return Stock(module, spec, hook)
     if spec.wrapper == "torch":

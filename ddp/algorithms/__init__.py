@@ -28,6 +28,7 @@ from ddp.importpath import is_import_path
 
 __all__ = [
     "ALGORITHMS",
+    "AUTO",
     "RING_ORDERS",
     "Algorithm",
     "find_algorithm",
@@ -42,6 +43,8 @@ __all__ = [
     "ring_schedule",
 ]
 
+AUTO = "auto"
+"""Stands for one of the others, by bucket (ddp.auto)."""
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -91,6 +94,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "native",
             "The communication library's own all-reduce.",
+            "exact_integers",
+            None,
+            max_segments=1,
+        ),
+        Algorithm(
+            AUTO,
+            "For each bucket what is fastest here, as measured before the run.",
             "exact_integers",
             None,
             max_segments=1,

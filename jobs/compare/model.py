@@ -15,18 +15,9 @@ from ddp.fabric import Fabric
 from ddp.plan import ReductionPlan
 from jobs.argument import NodeRates
 from jobs.owncode import can_price
-from jobs.predict import Compute, predict, priced_fabric, priced_schedule
+from jobs.predict import Compute, FixedCosts, predict, priced_fabric, priced_schedules
 
 NEXT_RATES = (1_000_000_000, 10_000_000_000, 100_000_000_000)  # bits per second
-
-
-@dataclass(frozen=True)
-class _FixedCosts:
-    """The calibration of a run, as prediction.json has it."""
-
-    alpha_inter_s: float | None
-    alpha_intra_s: float | None
-    intra_bytes_per_s: float | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +28,7 @@ class PricedRun:
     compute: Compute
     links: tuple[NodeRates, ...]
     limits: tuple[int | None, ...]
-    costs: _FixedCosts
+    costs: FixedCosts
     overlap: bool
     barrier: bool
 
@@ -55,7 +46,7 @@ class PricedRun:
             compute=Compute(**{**compute, **lists}),
             links=tuple(NodeRates.model_validate(node) for node in inputs["links"]),
             limits=tuple(node["rate_bits_per_s"] for node in run["lab"]["nodes"]),
-            costs=_FixedCosts(**inputs["calibration"]),
+            costs=FixedCosts(**inputs["calibration"]),
             overlap=run["job"]["ddp"]["overlap"],
             barrier=run["job"]["ddp"].get("sync") == "barrier",
         )
@@ -89,7 +80,7 @@ class PricedRun:
 
     def _wire_s(self) -> float | None:
         """How long the busiest link needs for the bytes of one reduction alone."""
-        fabric = priced_fabric(self.plan.node_of, self.links, _FixedCosts(None, None, None))
+        fabric = priced_fabric(self.plan.node_of, self.links, FixedCosts())
         if fabric is None or fabric.num_nodes == 1:
             return None
         return max(
@@ -99,11 +90,11 @@ class PricedRun:
 
     def _loads(self, fabric: Fabric) -> list[tuple[int, int, float]]:
         """(node, bytes, bytes per second) of each direction of each NIC, over all buckets."""
-        schedule = priced_schedule(self.plan)
+        schedules = priced_schedules(self.plan)
         prices = [
             price(schedule, fabric, num_bytes, bucket.segments)
             for num_bytes, bucket in zip(self.compute.bucket_bytes, self.plan.buckets, strict=True)
-            if schedule
+            if (schedule := schedules[bucket.algorithm])
         ]
         loads = []
         for node in sorted(set(self.plan.node_of)):

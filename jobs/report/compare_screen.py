@@ -26,7 +26,7 @@ from jobs.report.text import (
 )
 from jobs.spec import catalog, load_job
 from jobs.spread import Spread
-from jobs.wrapperwords import is_stock
+from jobs.wrapperwords import choice_words, is_stock
 
 BADLY_PLACED = "ring-interleaved"
 LABEL_WIDTH = 13
@@ -135,6 +135,9 @@ def legend(comparison: Comparison, width: int) -> Lines:
         entries["<"] = "waiting for slower ranks is in it, which torch's own class does not tell"
     if any(row.sent_bytes and row.sent_bytes[1] for row in comparison.rows):
         entries["*"] = "counted by the node's NIC, headers included: its payload is not known"
+    for row in comparison.rows:
+        if chosen := choice_words(row.it.run.get("plan")):
+            entries[row.it.label] = f"auto chose {chosen}"
     lines: Lines = []
     for label, text in entries.items():
         lines += labelled(label, text, width, LABEL_WIDTH, QUIET)

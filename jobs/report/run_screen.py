@@ -28,6 +28,7 @@ from jobs.report.text import (
     significant,
 )
 from jobs.verdict import checks
+from jobs.wrapperwords import choice_words
 
 LABEL_WIDTH = 13
 WORDS_WIDTH = {80: 41, 100: 48, 120: 58}
@@ -140,7 +141,9 @@ def _network(
 ) -> Lines:
     if not figures.communicated:
         return labelled("network", "nothing was sent", width, LABEL_WIDTH)
-    lines = labelled("network", _lasted(figures), width, LABEL_WIDTH)
+    chosen = choice_words(run.get("plan"))
+    lines = labelled("auto", f"chose {chosen}", width, LABEL_WIDTH) if chosen else []
+    lines += labelled("network", _lasted(figures), width, LABEL_WIDTH)
     if run["nnodes"] > 1:
         lines += labelled("", _sent(run, figures, summary), width, LABEL_WIDTH)
     return lines

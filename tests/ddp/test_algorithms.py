@@ -193,7 +193,7 @@ class TestRegistry:
     def test_a_name_finds_its_algorithm(self):
         assert list(ALGORITHMS) == [
             *("ring", "hierarchical", "hierarchical_leader", "halving_doubling"),
-            *("recursive_doubling", "parameter_server", "native", "noop"),
+            *("recursive_doubling", "parameter_server", "native", "auto", "noop"),
         ]
         for name, algorithm in ALGORITHMS.items():
             assert find_algorithm(name) is algorithm
@@ -209,7 +209,7 @@ class TestRegistry:
 
         assert f"did you mean {nearest!r}?" in str(caught.value)
         names = "hierarchical_leader, halving_doubling, recursive_doubling, parameter_server"
-        assert f"{names}, native, noop" in str(caught.value)
+        assert f"{names}, native, auto, noop" in str(caught.value)
 
     def test_a_name_near_to_none_gets_no_guess(self):
         with pytest.raises(

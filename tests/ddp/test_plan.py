@@ -44,6 +44,7 @@ class TestJson:
                     "numels": [10, 640],
                     "segments": 2,
                     "status_numel": 4,
+                    "algorithm": "ring",
                 },
                 {
                     "dtype": "bfloat16",
@@ -51,12 +52,13 @@ class TestJson:
                     "numels": [0],
                     "segments": 1,
                     "status_numel": 0,
+                    "algorithm": "ring",
                 },
             ],
         }
 
     def test_the_hash_is_the_same_on_every_machine(self):
-        assert PLAN.sha256 == "e2069b5ae476065fb8df36609b6f81d62ccfd80168df8198e590490829b94fcf"
+        assert PLAN.sha256 == "96ac19b657c51475abde5aca3a286923849fcc38798d6db5fcf8e9707aebc92e"
 
     def test_whatever_changes_the_order_of_sums_changes_the_hash(self):
         first, second = PLAN.buckets
@@ -106,6 +108,20 @@ class TestJson:
         del document["node_of"]
 
         with pytest.raises(PlanError, match="where exactly the keys"):
+            ReductionPlan.from_json(document)
+
+    def test_a_plan_from_before_auto_comes_back_too(self):
+        document = PLAN.to_json()
+        for bucket in document["buckets"]:
+            del bucket["algorithm"]
+
+        assert ReductionPlan.from_json(document) == PLAN
+
+    def test_a_bucket_that_goes_another_way_than_its_plan_is_refused(self):
+        document = PLAN.to_json()
+        document["buckets"][1]["algorithm"] = "native"
+
+        with pytest.raises(PlanError, match=r"plan.buckets\[1\]: 'native' in a plan of 'ring'"):
             ReductionPlan.from_json(document)
 
 

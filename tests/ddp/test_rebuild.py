@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp import agreement
+from ddp import replanning
 from ddp.plan import ReductionPlan
 from tests.ddp.oracle import Job, check_against_reference, noise
 from tests.ddp.samples import Branches, message, the_one_text, train, wrap
@@ -110,15 +110,15 @@ def test_rank_0_decides_and_ranks_that_saw_another_order_follow(ranks: Any) -> N
 
 def test_ranks_that_make_different_plans_stop(ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Different versions of this package, say."""
-    make_plan = agreement.make_plan
+    make_plan = replanning.make_plan
 
     def body(rank: int) -> str:
         def other(*arguments: Any) -> ReductionPlan:
             plan = make_plan(*arguments)
-            again = len(arguments) == 5 and rank == 1
+            again = len(arguments) == 6 and rank == 1
             return replace(plan, buckets=plan.buckets[::-1]) if again else plan
 
-        monkeypatch.setattr(agreement, "make_plan", other)
+        monkeypatch.setattr(replanning, "make_plan", other)
         wrapped = wrap(Branches())
         return message(lambda: (train(wrapped), train(wrapped)))
 

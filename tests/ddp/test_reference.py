@@ -114,9 +114,10 @@ def test_other_plan_other_bytes() -> None:
     bucket = BucketLayout("float32", ("w",), (999,), 1, 4)
     found = []
     for order in ("contiguous", "interleaved"):
-        schedule = ReductionPlan("ring", order, 0, (0, 0, 1, 1), (bucket,)).schedule()
+        plan = ReductionPlan("ring", order, 0, (0, 0, 1, 1), (bucket,))
+        schedule = plan.schedule()
         assert schedule is not None
-        found.append(reduce_gradients([bucket], schedule, grads)["w"])
+        found.append(reduce_gradients(plan.buckets, {"ring": schedule}, grads)["w"])
     assert torch.allclose(*found, atol=1e-6)
     assert not torch.equal(*found)
 

@@ -6,12 +6,14 @@ import pytest
 
 from ddp.calibrate import Calibration
 from ddp.cost import inter_node_bound
+from ddp.fabric import Fabric
 from ddp.plan import BucketLayout, ReductionPlan
 from jobs.argument import NodeRates
 from jobs.predict import (
     Compute,
     ComputeStep,
     barrier_s,
+    known_fabric,
     predict,
     prediction_document,
     priced_fabric,
@@ -167,6 +169,34 @@ def test_the_backends_own_keeps_two_segments_in_flight() -> None:
     native = predict(plan("native"), fabric, COMPUTE, overlap=True)
     # two buckets, each 1.5 MB at 20 MB/s; of its six stages' fixed costs one is not hidden
     assert native["comm_seconds"] == pytest.approx(2 * (0.075 + 0.001))
+
+
+def test_each_bucket_is_priced_by_what_it_goes_through() -> None:
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    chosen = [
+        replace(plan(name, 1).buckets[0], algorithm=name) for name in ("hierarchical", "native")
+    ]
+    found = predict(
+        replace(plan("ring"), algorithm="auto", buckets=tuple(chosen)),
+        fabric,
+        COMPUTE,
+        overlap=True,
+    )
+    each = [
+        predict(plan(name), fabric, COMPUTE, overlap=True) for name in ("hierarchical", "native")
+    ]
+    first, second = (prediction["bucket_seconds"][0] for prediction in each)
+    assert found["bucket_seconds"] == [first, second]
+    assert second == pytest.approx(1.5 * first, rel=1e-3)
+
+
+def test_a_fabric_has_rates_where_all_that_are_used_were_measured() -> None:
+    known = known_fabric(NODE_OF, rates(20 * MB, 30 * MB))
+    assert [node.nic_out.bytes_per_s for node in known.links] == [20 * MB, 30 * MB]
+    assert known_fabric(NODE_OF, rates(20 * MB, None)) == Fabric(NODE_OF)
+    assert known_fabric((0, 1), None) == Fabric((0, 1))
+    assert len(known_fabric((1, 1), None).links) == 2
 
 
 @pytest.mark.parametrize("links", [None, rates(20 * MB, None)])

@@ -17,8 +17,8 @@ from jobs.modelspec import OwnSpec
 from jobs.spec import JobSpec, catalog, load_job, node_of
 
 COMPARED = (
-    *("halving-doubling", "hier", "leader", "native", "noop", "recursive-doubling", "ring"),
-    *("ring-interleaved", "star", "torch-ddp", "torch-ddp-hier"),
+    *("auto", "halving-doubling", "hier", "leader", "native", "noop", "recursive-doubling"),
+    *("ring", "ring-interleaved", "star", "torch-ddp", "torch-ddp-hier"),
 )
 MODELS = ("7b-thousandth", "deep", "mini-mlp", "resnet-bn")
 LESSONS = (

@@ -107,6 +107,16 @@ from tests.jobs.test_spec import job_file
             2,
             "ddp: native with a ring order, a ring seed or segments",
         ),
+        (
+            "name: x\nddp: {algorithm: auto, segments: 2}\n",
+            2,
+            "ddp: auto with a ring order, .*chooses by itself",
+        ),
+        (
+            "name: x\nddp: {wrapper: torch, algorithm: auto}\n",
+            2,
+            "ddp: wrapper torch with algorithm auto; .*its own buckets.*name an algorithm",
+        ),
         ("name: x\nddp: {wrapper: pytorch}\n", 2, 'ddp.wrapper: "pytorch".*torch'),
         (
             "name: x\nddp: {wrapper: torch}\ninject: {phase: bucket, ms: 1}\n",
