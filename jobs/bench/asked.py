@@ -3,6 +3,7 @@
 Owns the refusals that need no lab, and those that need its shape and memory only.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Literal, NamedTuple, get_args
@@ -133,9 +134,7 @@ def contenders(
             "ALGORITHMS is empty", "one algorithm or more", f'ALGORITHMS="{BASE} hierarchical"'
         )
     return tuple(
-        Contender.model_validate(
-            {"algorithm": name, "ring_order": order, "placement": placement}
-        )
+        Contender.model_validate({"algorithm": name, "ring_order": order, "placement": placement})
         for placement in dict.fromkeys(placements)
         for name in named
         for order in (dict.fromkeys(ring_orders) if name == "ring" else ("contiguous",))
@@ -147,7 +146,9 @@ def _require_known(variable: str, given: Sequence[str], known: Sequence[str]) ->
         if word not in known:
             near = get_close_matches(word, known, n=1) or known[:1]
             raise BenchError(
-                f"{variable}={word[:40]!r}", f"is one of {', '.join(known)}", f"{variable}={near[0]}"
+                f"{variable}={word[:40]!r}",
+                f"is one of {', '.join(known)}",
+                f"{variable}={near[0]}",
             )
     if not given:
         raise BenchError(
@@ -170,8 +171,6 @@ def _resolved(name: str) -> str:
 
 def job_of(contender: Contender) -> JobSpec:
     """The job whose gradients would go that way. Raises JobSpecError."""
-    import json
-
     return load_job("hier", [f"ddp.algorithm={json.dumps(contender.algorithm)}"])
 
 

@@ -14,11 +14,11 @@ _RULE = (
     "kB, MB, GB (of 1000)"
 )
 _FACTORS = {
-    **{unit: 1 for unit in ("", "B")},
-    **{unit: 2**10 for unit in ("K", "k", "KiB", "kiB")},
-    **{unit: 2**20 for unit in ("M", "m", "MiB")},
-    **{unit: 2**30 for unit in ("G", "g", "GiB")},
-    **{unit: 10**3 for unit in ("kB", "KB")},
+    **dict.fromkeys(("", "B"), 1),
+    **dict.fromkeys(("K", "k", "KiB", "kiB"), 2 ** 10),
+    **dict.fromkeys(("M", "m", "MiB"), 2 ** 20),
+    **dict.fromkeys(("G", "g", "GiB"), 2 ** 30),
+    **dict.fromkeys(("kB", "KB"), 10 ** 3),
     "MB": 10**6,
     "GB": 10**9,
 }
@@ -79,7 +79,8 @@ def size_range(least: int, most: int, factor: float) -> tuple[int, ...]:
         raise AmountError(
             f"STEPFACTOR={factor:g}", "each size is so many times the one before", "STEPFACTOR=2"
         )
-    sizes, size = [], Decimal(least)
+    sizes: list[int] = []
+    size = Decimal(least)
     while size <= most and len(sizes) <= MOST_SIZES:
         sizes.append(int(size))
         size *= Decimal(str(factor))
@@ -88,9 +89,7 @@ def size_range(least: int, most: int, factor: float) -> tuple[int, ...]:
 
 def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:
     if len(sizes) > MOST_SIZES:
-        raise AmountError(
-            f"more than {MOST_SIZES} sizes", f"at most {MOST_SIZES}", "STEPFACTOR=4"
-        )
+        raise AmountError(f"more than {MOST_SIZES} sizes", f"at most {MOST_SIZES}", "STEPFACTOR=4")
     return sizes
 
 
