@@ -18,7 +18,7 @@ from jobs.bench.floors import Checked
 from jobs.bench.launcher import Found
 from jobs.bench.rows import Row
 from jobs.runfolder import RunFolder, claim_folder, run_name
-from jobs.runinfo import git_state, host_facts, versions
+from jobs.runinfo import git_state, host_facts, lab_json, versions
 
 SCHEMA = 1
 BENCH_FILE = "bench.json"
@@ -30,13 +30,12 @@ def bench_json(
     bench: BenchSpec, site: Site, found: Found, rows: Sequence[Row], checked: Checked | None
 ) -> dict[str, Any]:
     """The document of `bench allreduce --json` and of bench.json."""
-    spec = site.spec
     return {
         "schema": SCHEMA,
         "rows": [row.to_json() for row in rows],
         "rounds": bench.rounds,
         "warmup_rounds": bench.warmup_rounds,
-        "lab": {"name": site.name, "backend": site.backend, "cluster": spec.to_dict()},
+        "lab": lab_json(site),
         "probe": site.probe.to_json() if site.probe else None,
         "links": found.told["links"],
         "calibration": found.told["calibration"],

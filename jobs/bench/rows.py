@@ -161,7 +161,8 @@ def _row(bench: BenchSpec, shape: Shape, found: Found, size: int, each: int) -> 
         dtype=bench.dtype,
         shape=shape,
         rounds_s=tuple(
-            max(times) for times in zip(*(rank["seconds"][size][each] for rank in ranks), strict=True)
+            max(times)
+            for times in zip(*(rank["seconds"][size][each] for rank in ranks), strict=True)
         ),
         goes_through=told["goes_through"],
         segments=told["segments"],

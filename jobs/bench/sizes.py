@@ -15,10 +15,10 @@ _RULE = (
 )
 _FACTORS = {
     **dict.fromkeys(("", "B"), 1),
-    **dict.fromkeys(("K", "k", "KiB", "kiB"), 2 ** 10),
-    **dict.fromkeys(("M", "m", "MiB"), 2 ** 20),
-    **dict.fromkeys(("G", "g", "GiB"), 2 ** 30),
-    **dict.fromkeys(("kB", "KB"), 10 ** 3),
+    **dict.fromkeys(("K", "k", "KiB", "kiB"), 2**10),
+    **dict.fromkeys(("M", "m", "MiB"), 2**20),
+    **dict.fromkeys(("G", "g", "GiB"), 2**30),
+    **dict.fromkeys(("kB", "KB"), 10**3),
     "MB": 10**6,
     "GB": 10**9,
 }
