@@ -19,6 +19,7 @@ from jobs.bench.measures import (
     AutoBehind,
     AutoSlower,
     BoundRatio,
+    Kind,
     LimitRatio,
     Measure,
     Mixed,
@@ -72,6 +73,11 @@ SPEED = (
     Floor("2x2", "1gbit", AutoSlower(), 0, 0, at_most=True),
 )
 _BETWEEN = tuple(dict.fromkeys((each.shape, each.rate) for each in SPEED if each.rate))
+_OFF: tuple[tuple[Kind, float, float], ...] = (
+    ("median", 0.03, 0.01),
+    ("worst", 0.08, 0.03),
+    ("small", 0.15, 0.08),
+)
 FLOORS: tuple[Floor, ...] = (
     *SPEED,
     *(Floor(*lab, OverNative("ring", S), 0.97, 1.01) for lab in _BETWEEN),
@@ -79,11 +85,7 @@ FLOORS: tuple[Floor, ...] = (
     *(
         Floor(*lab, PredictionError(kind), floor, target, at_most=True)
         for lab in _BETWEEN
-        for kind, floor, target in (
-            ("median", 0.03, 0.01),
-            ("worst", 0.08, 0.03),
-            ("small", 0.15, 0.08),
-        )
+        for kind, floor, target in _OFF
     ),
 )
 

@@ -19,6 +19,7 @@ SMALL = (16, 4 * KIB, 64 * KIB)
 LARGE = (64 * KIB, 2**20, 4 * MB, 32 * MB, 64 * MB)
 PREDICTED = (64 * KIB, 2**20, 4 * MB, 32 * MB)
 WHOLE_FROM = 4 * MB
+Kind = Literal["median", "worst", "small"]
 Unit = Literal["", "x", "%", "ms", "sizes"]
 
 
@@ -110,7 +111,7 @@ class BoundRatio(LimitRatio):
 class OverNative(LimitRatio):
     """How many times as fast as native."""
 
-    unit = "x"
+    unit: Unit = "x"
 
     @property
     def words(self) -> str:
@@ -130,7 +131,7 @@ class Mixed(_Measure):
     """native on interleaved ranks against ours on the same ranks."""
 
     size_bytes: int
-    unit = "x"
+    unit: Unit = "x"
 
     @property
     def words(self) -> str:
@@ -153,7 +154,7 @@ class Mixed(_Measure):
 class Shuffled(Mixed):
     """How much slower ours is for ranks that are interleaved."""
 
-    unit = "%"
+    unit: Unit = "%"
 
     @property
     def words(self) -> str:
@@ -171,7 +172,7 @@ class Shuffled(Mixed):
 class AutoAgainstBest(_Measure):
     """How much slower auto is than the best of all, at the worst of the sizes."""
 
-    unit = "%"
+    unit: Unit = "%"
 
     @property
     def words(self) -> str:
@@ -199,7 +200,7 @@ class AutoAgainstBest(_Measure):
 class AutoBehind(AutoAgainstBest):
     """The same for small sizes, in milliseconds."""
 
-    unit = "ms"
+    unit: Unit = "ms"
 
     @property
     def words(self) -> str:
@@ -218,7 +219,7 @@ class AutoBehind(AutoAgainstBest):
 class AutoSlower(AutoAgainstBest):
     """At how many sizes auto is slower than native by more than the spread."""
 
-    unit = "sizes"
+    unit: Unit = "sizes"
 
     @property
     def words(self) -> str:
@@ -240,8 +241,8 @@ class AutoSlower(AutoAgainstBest):
 class PredictionError(_Measure):
     """How far predictions are off, whichever way: their median or the worst, over all rows."""
 
-    kind: Literal["median", "worst", "small"]
-    unit = "%"
+    kind: Kind
+    unit: Unit = "%"
 
     @property
     def words(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
 from jobs.bench.asked import BASE, BenchSpec, Contender, repeats
 from jobs.bench.launcher import Found
-from jobs.compare.stats import Estimate, speed_up
+from jobs.compare.stats import Estimate, round_by_round
 from jobs.spread import Spread, spread
 
 
@@ -135,8 +135,7 @@ def ratio_of(base: Row, other: Row) -> Estimate:
     """How many times as fast `other` is as `base`: they took turns in the same rounds."""
     if base is other:
         return Estimate(1.0, None, None)
-    pairs = ([[each] for each in row.rounds_s] for row in (base, other))
-    return speed_up(*pairs, paired=True)
+    return round_by_round(base.rounds_s, other.rounds_s)
 
 
 def rows_of(bench: BenchSpec, shape: Shape, found: Found) -> list[Row]:

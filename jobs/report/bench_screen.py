@@ -9,12 +9,12 @@ from jobs.bench.estimate import seconds as about_seconds
 from jobs.bench.floors import Checked, Figure
 from jobs.bench.rows import Row
 from jobs.bench.sizes import size_words
+from jobs.report.compare_screen import times
 from jobs.report.site_words import site_words
 from jobs.report.table import Column, table
 from jobs.report.text import (
     BAD,
     GOOD,
-    LOUD,
     QUIET,
     Lines,
     count,
@@ -30,6 +30,7 @@ from jobs.report.text import (
 
 LABEL_WIDTH = 13
 FILES = "bench.csv, bench.json"
+DROPPED_FIRST = ("range", "algbw", "most", "sent", "off", "limit")
 
 
 def bench_header(bench: BenchSpec, site: Site, cores: int, width: int) -> Lines:
@@ -50,52 +51,77 @@ def bench_header(bench: BenchSpec, site: Site, cores: int, width: int) -> Lines:
 
 def bench_table(rows: Sequence[Row], busbw: bool, width: int) -> Lines:
     """Sizes one after another, contenders as they were asked for."""
-    placed = len({row.contender.placement for row in rows}) > 1
-    columns = [
-        Column(("size S",)),
-        Column(("",), right=False),
-        Column(("algorithm",), right=False),
-        *([Column(("ranks", "placed"), right=False)] if placed else []),
-        Column(("time", "ms")),
-        Column(("8 of 10", "rounds, ms"), from_width=120 if placed or busbw else 100),
-        Column(("algbw", "MB/s"), from_width=100),
-        *([Column(("busbw", "MB/s *"))] if busbw else []),
-        Column(("sent", "/ S")),
-        Column(("of wire", "limit")),
-        Column(("times as fast", f"as {BASE}")),
-        Column(("at", "most"), from_width=120),
-        Column(("predicted", "off by")),
-    ]
-    cells, best = [], []
-    for _, group in groupby(rows, key=lambda row: row.size_bytes):
-        for place, row in enumerate(group):
-            cells.append(_cells(row, place == 0, placed, busbw))
-            best.append(row.fastest)
-    lines = [line(text) for text in table(columns, cells, width)]
+    columns, cells = _columns(rows, busbw), _all_cells(rows)
+    lines = _fitted(columns, cells, width)
     heads = len(lines) - len(cells)
-    for each, marked in zip(lines[heads:], best, strict=True):
-        if marked:
+    for each, row in zip(lines[heads:], rows, strict=True):
+        if row.fastest:
             each.stylize("bold")
     return lines
 
 
-def _cells(row: Row, first: bool, placed: bool, busbw: bool) -> list[str]:
-    time = row.time
+def _columns(rows: Sequence[Row], busbw: bool) -> dict[str, Column]:
+    """By what `_cells` calls them; those that would say nothing here are left out."""
+    columns = {
+        "size": Column(("size S",)),
+        "star": Column(("",), right=False),
+        "algorithm": Column(("algorithm",), right=False),
+        "placed": Column(("ranks", "placed"), right=False),
+        "time": Column(("time", "ms")),
+        "range": Column(("8 of 10", "rounds, ms"), from_width=100),
+        "algbw": Column(("algbw", "MB/s"), from_width=100),
+        "busbw": Column(("busbw", "MB/s *")),
+        "sent": Column(("sent", "/ S")),
+        "limit": Column(("of wire", "limit")),
+        "times": Column(("times as fast", f"as {BASE}")),
+        "most": Column(("at", "most"), from_width=120),
+        "off": Column(("predicted", "off by")),
+    }
+    linked = rows[0].shape.nodes > 1
+    without = {"sent", "limit", "most"} if not linked else set()
+    without |= set() if busbw else {"busbw"}
+    if len({row.contender.placement for row in rows}) == 1:
+        without.add("placed")
+    return {name: each for name, each in columns.items() if name not in without}
+
+
+def _fitted(columns: dict[str, Column], cells: Sequence[dict[str, str]], width: int) -> Lines:
+    """The table without the columns that it has no room for; the files have them all."""
+    left = list(columns)
+    for dropped in ("", *DROPPED_FIRST):
+        left = [name for name in left if name != dropped]
+        body = [[each[name] for name in left] for each in cells]
+        texts = table([columns[name] for name in left], body, width)
+        if max(map(len, texts)) <= layout(width):
+            break
+    return [line(text) for text in texts]
+
+
+def _all_cells(rows: Sequence[Row]) -> list[dict[str, str]]:
     return [
-        size_words(row.size_bytes) if first else "",
-        "*" if row.fastest else "",
-        row.contender.name,
-        *([row.contender.placement] if placed else []),
-        _ms(time.median, time.median),
-        f"{_ms(time.p10, time.median)} - {_ms(time.p90, time.median)}",
-        significant(row.algbw / 1e6),
-        *(["-" if row.busbw is None else significant(row.busbw / 1e6)] if busbw else []),
-        number(row.payload_ratio, 2),
-        "-" if row.limit_ratio is None else percent(row.limit_ratio),
-        _times(row),
-        "-" if row.ceiling is None else number(row.ceiling, 2),
-        "-" if row.predicted_error is None else percent(row.predicted_error),
+        _cells(row, first=place == 0)
+        for _, group in groupby(rows, key=lambda row: row.size_bytes)
+        for place, row in enumerate(group)
     ]
+
+
+def _cells(row: Row, *, first: bool) -> dict[str, str]:
+    time = row.time
+    return {
+        "size": size_words(row.size_bytes) if first else "",
+        "star": "*" if row.fastest else "",
+        "algorithm": row.contender.name,
+        "placed": row.contender.placement,
+        "time": _ms(time.median, time.median),
+        "range": f"{_ms(time.p10, time.median)} - {_ms(time.p90, time.median)}",
+        "algbw": significant(row.algbw / 1e6),
+        "busbw": "-" if row.busbw is None else significant(row.busbw / 1e6),
+        "sent": number(row.payload_ratio, 2),
+        "limit": "-" if row.limit_ratio is None else percent(row.limit_ratio),
+        "times": _times(row),
+        "most": "-" if row.ceiling is None else number(row.ceiling, 2),
+        "off": "-" if row.predicted_error is None else percent(row.predicted_error),
+    }
 
 
 def _ms(value_s: float, about_s: float) -> str:
@@ -107,8 +133,6 @@ def _times(row: Row) -> str:
         return "-"
     if row.contender.algorithm == BASE:
         return "1        "
-    from jobs.report.compare_screen import times
-
     return times(row.over_native)
 
 
@@ -129,16 +153,16 @@ def legend(rows: Sequence[Row], busbw: bool, width: int) -> Lines:
     entries[BASE] = _native_words(rows)
     if any(row.over_native and row.over_native.low is not None for row in rows):
         entries["+-"] = (
-            f"covers 95 % (bootstrap over the {count(rows[0].time.n, 'round')}; means of both)"
+            f"covers 95 % (bootstrap over {count(rows[0].time.n, 'round')}); times as fast: "
+            "median of the rounds' ratios"
         )
     if any(row.predicted_error is not None for row in rows):
         entries["off by"] = "predicted before the first round / measured - 1"
     small = [row.size_bytes for row in rows if repeats(row.size_bytes) > 1]
     if small:
-        entries["small sizes"] = (
-            f"to {size_words(max(small))}: the mean of {repeats(max(small))} to "
-            f"{repeats(min(small))} in a row"
-        )
+        most, least = repeats(min(small)), repeats(max(small))
+        several = f"{most}" if most == least else f"{least} to {most}"
+        entries["small sizes"] = f"to {size_words(max(small))}: the mean of {several} in a row"
     lines: Lines = []
     for label, text in entries.items():
         lines += labelled(label, text, width, LABEL_WIDTH, QUIET)
@@ -169,9 +193,8 @@ def wrong_line(rows: Sequence[Row], width: int) -> Lines:
     """Whether every sum was right."""
     wrong = sum(row.wrong for row in rows)
     verdict, style = ("PASS", GOOD) if wrong == 0 else ("FAIL", BAD)
-    words = f"  wrong: {wrong:,}   (every sum of every round on every rank against exact integers)"
-    room = layout(width)
-    return [line(words.ljust(room - len(verdict)) + verdict, style)]
+    words = f"  wrong: {wrong:,}   (each sum on each rank in each round, against exact integers)  "
+    return [line(words.ljust(layout(width) - len(verdict)) + verdict, style)]
 
 
 def floors_table(checked: Checked, width: int) -> Lines:
