@@ -184,7 +184,7 @@ def _tell(
     else:
         console = output_console()
         show(console, closing_screen(rows, checked, busbw, console.width))
-        show(console, next_lines(rows, folder.run_id, _options(site), console.width))
+        show(console, next_lines(rows, checked, folder.run_id, _options(site), console.width))
     return _code(rows, checked)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cluster.spec import ClusterSpec
 from cluster.units import format_rate, parse_rate
 from ddp.algorithms import ALGORITHMS
-from jobs.bench.asked import PLACEMENTS, BenchSpec, Contender
+from jobs.bench.asked import BASE, PLACEMENTS, BenchSpec, Contender
 from jobs.bench.measures import (
     KIB,
     MB,
@@ -116,7 +116,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Floors of another lab, and the command that brings it up and checks them."""
+    """Figures that only another lab shows, and the command that brings it up and checks them."""
 
     shape: str
     rate: str | None
@@ -161,7 +161,7 @@ def check_spec(spec: ClusterSpec, rounds: int, warmup_rounds: int) -> BenchSpec:
     floors = floors_of(spec)
     sizes = {size for each in floors for size in each.measure.sizes_bytes}
     found = {who for each in floors for who in each.measure.contenders}
-    order = list(ALGORITHMS)
+    order = [BASE, *ALGORITHMS]
 
     def place(who: Contender) -> tuple[int, int]:
         return PLACEMENTS.index(who.placement), order.index(who.algorithm)
@@ -188,7 +188,8 @@ def check(spec: ClusterSpec, rows: Sequence[Row]) -> Checked:
         )
         for each in here
     )
-    others = tuple(each for each in FLOORS if not _fits(each, spec))
+    told = {each.name for each in figures}
+    others = [each for each in FLOORS if each.measure.words not in told]
     missing = {
         who.algorithm
         for each in FLOORS

@@ -135,7 +135,7 @@ class Mixed(_Measure):
 
     @property
     def words(self) -> str:
-        return f"hierarchical over native, ranks interleaved, {size_words(self.size_bytes)}"
+        return f"hierarchical over native, interleaved, {size_words(self.size_bytes)}"
 
     @property
     def sizes_bytes(self) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class Shuffled(Mixed):
 
     @property
     def words(self) -> str:
-        return f"hierarchical slowed by interleaving ranks, {size_words(self.size_bytes)}"
+        return f"hierarchical slowed by interleaving, {size_words(self.size_bytes)}"
 
     @property
     def contenders(self) -> tuple[Contender, ...]:

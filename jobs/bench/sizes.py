@@ -22,8 +22,11 @@ _FACTORS = {
     "MB": 10**6,
     "GB": 10**9,
 }
-_BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-_DECIMAL = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+UNITS = (
+    *(("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)),
+    *(("GB", 10**9), ("MB", 10**6), ("kB", 10**3)),
+    ("B", 1),
+)
 MOST_BYTES = 2**40
 MOST_SIZES = 64
 SHOWN = 40
@@ -79,12 +82,12 @@ def size_range(least: int, most: int, factor: float) -> tuple[int, ...]:
         raise AmountError(
             f"STEPFACTOR={factor:g}", "each size is so many times the one before", "STEPFACTOR=2"
         )
-    sizes: list[int] = []
+    sizes: dict[int, None] = {}
     size = Decimal(least)
     while size <= most and len(sizes) <= MOST_SIZES:
-        sizes.append(int(size))
+        sizes[int(size)] = None
         size *= Decimal(str(factor))
-    return _few(tuple(dict.fromkeys(sizes)))
+    return _few(tuple(sizes))
 
 
 def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -94,12 +97,10 @@ def _few(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def size_words(num_bytes: int) -> str:
-    """`4 MiB`, `32 MB`, `1,536 B`: whichever unit says it exactly, else bytes."""
-    for units in (_BINARY, _DECIMAL):
-        for unit, factor in units:
-            if num_bytes % factor == 0:
-                return f"{num_bytes // factor:,} {unit}"
-    return f"{num_bytes:,} B"
+    """`4 MiB`, `32 MB`, `1,537 B`: in the unit of which the fewest make it up exactly."""
+    whole = [(num_bytes // size, unit) for unit, size in UNITS if num_bytes % size == 0]
+    number, unit = min(whole, key=lambda each: each[0])
+    return f"{number:,} {unit}"
 
 
 def _typed(num_bytes: int) -> str:

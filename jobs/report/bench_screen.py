@@ -200,10 +200,10 @@ def wrong_line(rows: Sequence[Row], width: int) -> Lines:
 def floors_table(checked: Checked, width: int) -> Lines:
     """Every floor of this lab, and where the others are checked."""
     columns = [
-        Column(("figure",), right=False, cut=30),
+        Column(("figure",), right=False),
         Column(("measured",)),
         Column(("floor",)),
-        Column(("target",)),
+        Column(("target",), from_width=100),
         Column(("",), right=False),
     ]
     cells = [_figure(each) for each in checked.figures]
@@ -211,21 +211,20 @@ def floors_table(checked: Checked, width: int) -> Lines:
     heads = len(lines) - len(cells)
     for each, figure in zip(lines[heads:], checked.figures, strict=True):
         each.stylize(GOOD if figure.passes else BAD)
-    lines.append(line())
+    if checked.elsewhere:
+        lines += [line(), line("  Checked on other labs:")]
     for other in checked.elsewhere:
         where = f"{other.shape} at {other.rate}" if other.rate else other.shape
-        text = f"not checked here: {count(len(other.figures), 'figure')}: {other.command}"
-        lines += labelled(where, text, width, 15, QUIET)
+        lines += labelled(where, "; ".join(other.figures), width, 16, QUIET)
+        lines += labelled("", other.command, width, 16, QUIET)
     for name in checked.missing:
-        lines += labelled(name, "has floors, but is no algorithm yet", width, 15, QUIET)
+        lines += labelled(name, "has floors, but is no algorithm here", width, 16, QUIET)
     return lines
 
 
 def _figure(figure: Figure) -> list[str]:
-    verdict = (
-        "target reached" if figure.reaches else "passes" if figure.passes else "UNDER ITS FLOOR"
-    )
-    limit = "at most " if figure.at_most else ""
+    verdict = "reached" if figure.reaches else "passes" if figure.passes else "UNDER"
+    limit = "<= " if figure.at_most else ">= "
     return [
         figure.name,
         _value(figure.measured, figure.unit),
@@ -252,10 +251,14 @@ def closing_screen(rows: Sequence[Row], checked: Checked | None, busbw: bool, wi
     return lines
 
 
-def next_lines(rows: Sequence[Row], folder: str, options: str, width: int) -> Lines:
+def next_lines(
+    rows: Sequence[Row], checked: Checked | None, folder: str, options: str, width: int
+) -> Lines:
     """What to type next, and where the files are."""
-    sizes = {row.size_bytes for row in rows}
-    small = 'SIZES="64KiB 1MiB"' if min(sizes) > 2**20 else 'SIZES="4MiB 16MiB"'
-    lines = labelled("next", f"make bench {small}{options}    other sizes", width, 8)
-    lines += labelled("", f"make bench CHECK=1{options}    against what must be reached", width, 8)
+    large = min(row.size_bytes for row in rows) > 2**20
+    sizes = 'SIZES="64KiB 1MiB"' if large else 'SIZES="4MiB 16MiB"'
+    lines = labelled("next", f"make bench {sizes}{options}    other sizes", width, 8)
+    if checked is None:
+        text = f"make bench CHECK=1{options}    against what must be reached"
+        lines += labelled("", text, width, 8)
     return [*lines, *labelled("files", f"runs/{folder}: {FILES}", width, 8)]
