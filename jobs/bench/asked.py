@@ -13,10 +13,11 @@ from cluster.yamlfile import StrictModel
 from ddp.algorithms import ALGORITHMS, find_algorithm
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
+from ddp.importpath import is_import_path
 from jobs.argument import RankArgument
 from jobs.bench.sizes import size_words
 from jobs.errors import BenchError
-from jobs.owncode import reduces, short
+from jobs.owncode import look_for, reduces, require_algorithm, short
 from jobs.spec import JobSpec, load_job, node_of
 
 Placement = Literal["contiguous", "interleaved"]
@@ -158,15 +159,14 @@ def _require_known(variable: str, given: Sequence[str], known: Sequence[str]) ->
 
 def _resolved(name: str) -> str:
     """The algorithm as ranks find it, too."""
-    job = job_of(Contender(algorithm=name))
-    if not reduces(job.ddp.algorithm):
+    if not reduces(require_algorithm(name)):
         others = ", ".join(each for each in ALGORITHMS if reduces(each))
         raise BenchError(
             f"ALGORITHMS: {name} adds nothing up",
             rule=f"only sums are timed: {others}, or my.py:build",
             fix=f"leave {name} out",
         )
-    return job.ddp.algorithm
+    return look_for(name, "algorithm") if is_import_path(name) else name
 
 
 def job_of(contender: Contender) -> JobSpec:

@@ -18,7 +18,7 @@ TIMES = [[[300.0, 310.0, 305.0], [298.0, 312.0, 304.0], [200.0, 206.0, 204.0]]]
 
 
 def test_a_round_is_as_long_as_its_slowest_rank() -> None:
-    native, ring, hier = rows(bench_spec(NATIVE, RING, HIER), TIMES, sent=[1.5, 1.5, 1.0])
+    native, _, hier = rows(bench_spec(NATIVE, RING, HIER), TIMES, sent=[1.5, 1.5, 1.0])
     assert hier.rounds_s == pytest.approx((0.200, 0.206, 0.204))
     document = hier.to_json()
     assert document["time_s"]["median"] == pytest.approx(0.204)
@@ -28,7 +28,6 @@ def test_a_round_is_as_long_as_its_slowest_rank() -> None:
     assert document["limit_ratio"] == pytest.approx(0.1 / 0.204)
     assert document["speedup_over_native"] == pytest.approx(1.5, abs=0.005)
     assert document["speedup_over_native_low"] < 1.5 < document["speedup_over_native_high"]
-    assert (native.over_native, native.to_json()["speedup_over_native"]) != (None, None)
     assert native.to_json()["speedup_over_native"] == 1.0
 
 
