@@ -188,15 +188,24 @@ def check(spec: ClusterSpec, rows: Sequence[Row]) -> Checked:
         )
         for each in here
     )
-    told = {each.name for each in figures}
-    others = [each for each in FLOORS if each.measure.words not in told]
     missing = {
         who.algorithm
         for each in FLOORS
         for who in each.measure.contenders
         if who.algorithm not in ALGORITHMS
     }
-    return Checked(figures, _elsewhere(others), tuple(sorted(missing)))
+    return Checked(figures, _elsewhere(_others(spec, here)), tuple(sorted(missing)))
+
+
+def _others(spec: ClusterSpec, here: Sequence[Floor]) -> list[Floor]:
+    """What is left to check: SPEED on other labs; of what every lab can show, what none has."""
+    told = {each.measure.words for each in here}
+    general = {
+        each.measure.words: each
+        for each in reversed(FLOORS)
+        if each not in SPEED and each.measure.words not in told
+    }
+    return [each for each in SPEED if not _fits(each, spec)] + list(general.values())
 
 
 def _elsewhere(floors: Sequence[Floor]) -> tuple[Elsewhere, ...]:

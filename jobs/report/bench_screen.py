@@ -64,8 +64,7 @@ def _columns(rows: Sequence[Row], busbw: bool) -> dict[str, Column]:
     """By what `_cells` calls them; those that would say nothing here are left out."""
     columns = {
         "size": Column(("size S",)),
-        "star": Column(("",), right=False),
-        "algorithm": Column(("algorithm",), right=False),
+        "algorithm": Column(("  algorithm",), right=False),
         "placed": Column(("ranks", "placed"), right=False),
         "time": Column(("time", "ms")),
         "range": Column(("8 of 10", "rounds, ms"), from_width=100),
@@ -109,8 +108,7 @@ def _cells(row: Row, *, first: bool) -> dict[str, str]:
     time = row.time
     return {
         "size": size_words(row.size_bytes) if first else "",
-        "star": "*" if row.fastest else "",
-        "algorithm": row.contender.name,
+        "algorithm": f"{'*' if row.fastest else ' '} {row.contender.name}",
         "placed": row.contender.placement,
         "time": _ms(time.median, time.median),
         "range": f"{_ms(time.p10, time.median)} - {_ms(time.p90, time.median)}",

@@ -85,9 +85,7 @@ def test_each_node_sent_what_the_schedule_says(
             assert by_node == [expected[0], expected[1]], (who, num_bytes)
 
 
-def test_predictions_are_told_before_the_first_turn(
-    ended: list[dict[str, Any]], bench: BenchSpec
-) -> None:
+def test_predictions_are_told_before_the_first_turn(ended: list[dict[str, Any]]) -> None:
     events = [each["kind"] for each in ended[0]["events"]]
     assert events.index("prediction") < events.index("phase", 2)
     assert "prediction" not in [each["kind"] for each in ended[1]["events"]]
