@@ -39,7 +39,7 @@ def test_the_catalog_says_what_its_names_say(name: str, nodes: int, ranks: int) 
 
 
 def test_catalog_is_listed() -> None:
-    assert catalog_names() == ("2x2", "2x4", "4x1", "4x2", "slow-node")
+    assert catalog_names() == ("1x2", "1x4", "2x2", "2x4", "4x1", "4x2", "slow-node")
 
 
 def test_reads_a_full_file_and_applies_overrides(tmp_path: Path) -> None:

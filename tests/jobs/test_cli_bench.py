@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import cluster.lab
 import jobs.bench.launcher
 from cluster.lab import Lab
 from jobs.rankplan import Program
+from jobs.report.bench_live import LiveBench
 from jobs.underlay import Underlay
 from tests.jobs.command import call, valid
 from tests.jobs.conftest import MakeLab
@@ -197,12 +197,13 @@ def test_a_rank_that_is_killed_is_the_cause(capsys: Capture) -> None:
     assert not Path("runs").exists()
 
 
-def test_a_person_can_stop_it(capsys: Capture, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+def test_a_person_can_stop_it(capsys: Capture, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveBench, "progress", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     code, _, err = call(capsys, "bench", "allreduce", *SHORT, "--dtype", "float64")
     assert code == 130
     assert "stopped by you; nothing is kept of a bench; the lab is still up" in flat(err)
     assert all(process.poll() is not None for process in lab.nodes.processes)
+    assert not Path("runs").exists()
 
 
 def test_links_that_change_meanwhile_end_it(
