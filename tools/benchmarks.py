@@ -80,13 +80,13 @@ def allreduce_lines() -> list[str]:
     bring_up(load_cluster("2x2", "400mbit"), LAB, Making(BACKEND))
     rows = ddplab_json("bench", "allreduce", "--lab", LAB, "--sizes", SIZE)["rows"]
     lines = []
-    for row in rows:
-        time, name = row["time_s"], row["algorithm"]
+    for found in rows:
+        time, name = found["time_s"], found["algorithm"]
         target = {"native": "", "ring": "at least 0.9", "hierarchical": "at least 1.3"}[name]
         lines.append(
             f"| {name} | {time['median'] * 1e3:.0f} "
             f"({time['p10'] * 1e3:.0f} - {time['p90'] * 1e3:.0f}) "
-            f"| {row['speedup_over_native']:.2f} | {target} |"
+            f"| {found['speedup_over_native']:.2f} | {target} |"
         )
     least_s, native_s = rows[0]["limit_s"], rows[0]["time_s"]["median"]
     ceiling = f"{least_s * 1e3:.0f} | {native_s / least_s:.2f}"
