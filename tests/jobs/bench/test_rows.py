@@ -57,6 +57,8 @@ def test_a_star_only_where_the_win_exceeds_the_spread() -> None:
     assert [row.fastest for row in rows(spec, TIMES)] == [False, False, True]
     noise = [[[300.0, 310.0, 305.0], [310.0, 298.0, 304.0], [303.0, 312.0, 301.0]]]
     assert not any(row.fastest for row in rows(spec, noise))
+    second = [[[300.0, 310.0, 305.0], [207.0, 199.0, 206.0], [200.0, 206.0, 204.0]]]
+    assert not any(row.fastest for row in rows(spec, second))  # not surely faster than ring
     once = [[[300.0], [200.0]]]  # one round tells nothing of the spread
     assert not any(row.fastest for row in rows(bench_spec(NATIVE, HIER, rounds=1), once))
 
