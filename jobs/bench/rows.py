@@ -11,6 +11,7 @@ from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relat
 from jobs.bench.asked import BASE, BenchSpec, Contender, repeats
 from jobs.bench.launcher import Found
 from jobs.compare.stats import Estimate, round_by_round
+from jobs.owncode import short
 from jobs.spread import Spread, spread
 
 
@@ -52,6 +53,13 @@ class Row:
     over_native: Estimate | None
     native_sent_bytes: int | None
     fastest: bool = False
+
+    @property
+    def name(self) -> str:
+        """The contender; where it chooses among others also what it chose."""
+        chosen = self.goes_through
+        own = self.contender
+        return own.name if chosen == own.algorithm else f"{own.name}: {short(chosen)}"
 
     @property
     def time(self) -> Spread:

@@ -108,7 +108,7 @@ def _cells(row: Row, *, first: bool) -> dict[str, str]:
     time = row.time
     return {
         "size": size_words(row.size_bytes) if first else "",
-        "algorithm": f"{'*' if row.fastest else ' '} {row.contender.name}",
+        "algorithm": f"{'*' if row.fastest else ' '} {row.name}",
         "placed": row.contender.placement,
         "time": _ms(time.median, time.median),
         "range": f"{_ms(time.p10, time.median)} - {_ms(time.p90, time.median)}",

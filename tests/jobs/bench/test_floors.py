@@ -142,6 +142,10 @@ def test_other_labs_are_named_with_the_command_that_makes_them() -> None:
         "make cluster-up CLUSTER=1x4 LAB=1x4 && make bench CHECK=1 LAB=1x4"
     )
     assert set(by_lab) == set(LABS) - {("2x2", "200mbit"), ("2x2", "1gbit")}  # that one is auto's
+    assert by_lab["2x2", "400mbit"].figures == (
+        "hierarchical over native, interleaved, 32 MB",
+        "hierarchical slowed by interleaving, 32 MB",
+    )
     assert by_lab["4x2", "200mbit"].figures == (
         "hierarchical, 32 MB: of wire limit",
         "hierarchical over native, 32 MB",
@@ -155,6 +159,12 @@ def test_what_every_lab_of_several_nodes_shows_is_left_to_one_of_them() -> None:
     names = [name for each in check(spec, found).elsewhere for name in each.figures]
     for name in ("ring over native, 32 MB", "prediction off, from 4 MB up, worst"):
         assert names.count(name) == 1
+    at = [
+        (each.shape, each.rate, name)
+        for each in check(spec, found).elsewhere
+        for name in each.figures
+    ]
+    assert len(at) == len(set(at))
 
 
 @pytest.mark.parametrize(

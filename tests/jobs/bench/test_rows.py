@@ -1,5 +1,7 @@
 """Rows of a bench from what ranks told: times of the slowest, ratios, bytes, the star."""
 
+from dataclasses import replace
+
 import pytest
 
 from jobs.bench.rows import Shape
@@ -92,3 +94,9 @@ def test_wrong_sums_of_all_ranks_are_added() -> None:
 def test_a_prediction_is_off_by_its_sign() -> None:
     (row,) = rows(bench_spec(HIER), [[[20.0] * 3]], off=-0.25)
     assert row.to_json()["predicted_error_ratio"] == pytest.approx(-0.25)
+
+
+def test_who_chooses_among_others_says_what_it_chose() -> None:
+    (row,) = rows(bench_spec(HIER), [[[20.0] * 3]])
+    assert row.name == "hierarchical"
+    assert replace(row, goes_through="native").name == "hierarchical: native"
