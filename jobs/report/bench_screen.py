@@ -118,7 +118,7 @@ def _cells(row: Row, *, first: bool) -> dict[str, str]:
         "limit": "-" if row.limit_ratio is None else percent(row.limit_ratio),
         "times": _times(row),
         "most": "-" if row.ceiling is None else number(row.ceiling, 2),
-        "off": "-" if row.predicted_error is None else percent(row.predicted_error),
+        "off": "-" if row.predicted_error is None else percent(round(row.predicted_error, 2) + 0.0),
     }
 
 
