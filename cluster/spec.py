@@ -168,6 +168,12 @@ class ClusterSpec(StrictModel):
             ),
         )
 
+    @property
+    def limits_insides(self) -> bool:
+        """Whether the inside of any node has a rate."""
+        links = (self.links_of(name) for name in self.node_names)
+        return any(each.intra_node.rate_bits_per_s is not None for each in links)
+
     def resolved(self) -> tuple[int, int, LimitsSpec, tuple[LinksSpec, ...]]:
         """What is really asked for: two specifications that resolve equally are the same lab."""
         links = tuple(self.links_of(name) for name in self.node_names)

@@ -11,10 +11,11 @@ finds every sum to be its own piece times the number of ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ddp.errors import PlanError
@@ -44,14 +45,14 @@ class Bucket:
         parameters: Sequence[Parameter],
         world_size: int,
         fingerprints: Fingerprints,
+        buffer: Tensor,
     ) -> None:
         self.index = index
         self.fingerprints = fingerprints
         self.layout = layout
         self.parameters = tuple(parameters)
         self.world_size = world_size
-        device, dtype = parameters[0].device, parameters[0].dtype
-        self.buffer = torch.zeros(layout.numel, dtype=dtype, device=device)
+        self.buffer = buffer
         sizes = [sum(layout.numels), layout.status_numel]
         self.gradients, self.status = torch.split(self.buffer, sizes)
         self.views = tuple(
@@ -61,11 +62,11 @@ class Bucket:
             )
         )
         self.is_last = False
-        self._bits = bits_per_piece(dtype, world_size)
+        self._bits = bits_per_piece(buffer.dtype, world_size)
         self._pieces: list[int] = []
         # on any rank, as the last status read says; on all until then
         self.used = (True,) * len(self.parameters)
-        self.asks_for_use = layout.status_numel > status_numel(dtype, world_size)
+        self.asks_for_use = layout.status_numel > status_numel(buffer.dtype, world_size)
 
     @property
     def num_bytes(self) -> int:
@@ -94,14 +95,29 @@ class Bucket:
         self.gradients.div_(self.world_size)
 
 
-def make_all(plan: ReductionPlan, module: Module) -> list[Bucket]:
-    """The buckets of a plan, over the parameters of `module`."""
+Allocate = Callable[[Sequence[tuple[int, torch.dtype]]], list[Tensor]]
+"""Rows of zeros on the CPU, by number of elements."""
+
+
+def make_all(plan: ReductionPlan, module: Module, allocate: Allocate) -> list[Bucket]:
+    """The buckets of a plan, over the parameters of `module`; on the CPU in memory as given."""
     parameters = dict(module.named_parameters())
     groups = [[parameters[name] for name in layout.parameters] for layout in plan.buckets]
     fingerprints = Fingerprints(groups)
+    rows = [
+        (layout.numel, group[0].dtype) for layout, group in zip(plan.buckets, groups, strict=True)
+    ]
+    device = groups[0][0].device
+    buffers = (
+        allocate(rows)
+        if device.type == "cpu"
+        else [torch.zeros(numel, dtype=dtype, device=device) for numel, dtype in rows]
+    )
     buckets = [
-        Bucket(index, layout, group, len(plan.node_of), fingerprints)
-        for index, (layout, group) in enumerate(zip(plan.buckets, groups, strict=True))
+        Bucket(index, layout, group, len(plan.node_of), fingerprints, buffer)
+        for index, (layout, group, buffer) in enumerate(
+            zip(plan.buckets, groups, buffers, strict=True)
+        )
     ]
     buckets[-1].is_last = True
     return buckets

@@ -49,7 +49,7 @@ def calibrate(
     def stage_s(hop: Stage, numel: int, hops: int, repeats: int = REPEATS) -> float:
         schedule = Schedule(fabric.num_ranks, num_shards, "calibration", _repeat(hop, hops))
         collective = ScheduledCollective(schedule, rank, fabric, transport, timeout_s)
-        buffer = torch.zeros(num_shards * numel)
+        (buffer,) = transport.allocate([(num_shards * numel, torch.float32)])
         seconds = []
         for _ in range(repeats):
             start = monotonic()

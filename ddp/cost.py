@@ -265,14 +265,13 @@ def _stage_loads(
     out_of = [capacities.index((node, Direction.NIC_OUT)) for node in fabric.node_of]
     for stage in schedule:
         load = [0] * len(capacities)
-        for transfer in stage:
-            num_bytes = chunk_bytes[transfer.chunk]
-            src, dst = out_of[transfer.src], out_of[transfer.dst]
+        for sender, receiver, chunk, _ in stage:
+            src, dst = out_of[sender], out_of[receiver]
             if src == dst:
-                load[src + 2] += num_bytes
+                load[src + 2] += chunk_bytes[chunk]
             else:
-                load[src] += num_bytes
-                load[dst + 1] += num_bytes
+                load[src] += chunk_bytes[chunk]
+                load[dst + 1] += chunk_bytes[chunk]
         yield load
 
 

@@ -7,32 +7,34 @@ A rank's program is its projection of the schedule, in a static order: segments 
 another, and item (stage, segment) starts at tick stage + offset(segment), lower segments first
 within a tick, the same on every rank. Before an item starts, the segment's stage before it has
 ended: its receives have arrived, its sends are acknowledged, its additions are done. So nothing
-is written while a peer may still read it. A receive is posted one stage ahead, into a scratch
-buffer unless its chunk is idle until then; a chunk that is both sent and written in one stage is
-received into scratch and written once the send is acknowledged.
+is written while a peer may still read it. A receive is posted one stage ahead, straight into its
+chunk where that is idle until then; else the data is borrowed, from scratch memory or the peer's
+own, and written at the end of the stage. Where a chunk is both sent and written in one stage, what
+was borrowed is kept aside until the send is acknowledged.
 
-Why it cannot deadlock, even where a send waits for its peer's receive: posting never blocks, and
-an item waits only for messages of items that come earlier in the static order. Take the earliest
-item that some rank never starts. All ranks have started every item before it, so both ends of
-every message it waits for are posted, and the transport delivers them. So it starts.
+Why it cannot deadlock, even where a send waits until its peer has read: posting never blocks, and
+at an item's end a rank first waits for its receives, reads them, and only then waits for its sends.
+Take the earliest end of an item that some rank never gets past. All ranks have got past every one
+before it, so both ends of its messages are posted and the data comes; all ranks read it, so every
+send of it is acknowledged. So they get past it.
 """
 
-from collections import defaultdict
-from dataclasses import dataclass
+import weakref
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp.binding import Bound, BoundReceive, BoundSend, Item, bind
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
-from ddp.program import Message, project, wavefront
-from ddp.schedule import Schedule, chunk_bounds
+from ddp.program import project
+from ddp.schedule import Schedule
 from ddp.timing import Traffic
-from ddp.transport import Pending, Transport
-from ddp.transport.p2p import P2PTransport, PointToPoint, Work, translate
+from ddp.transport import Loan, Transport
+from ddp.transport.p2p import Work, translate
 
 
 class Collective(Protocol):
@@ -100,151 +102,106 @@ class ScheduledCollective:
         timeout_s: float,
     ) -> None:
         self.name = schedule.name
-        self.transport = transport
-        self.timeout_s = timeout_s
-        self.num_chunks = schedule.num_chunks
-        self.program = project(schedule, rank)
-        self.is_local = tuple(fabric.same_node(rank, peer) for peer in range(fabric.num_ranks))
-        self.scratch = _Scratch()
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._num_chunks = schedule.num_chunks
+        self._program = project(schedule, rank)
+        self._is_local = tuple(fabric.same_node(rank, peer) for peer in range(fabric.num_ranks))
+        self._bound: dict[tuple[int, int], tuple[weakref.ref[Tensor], _Place, Bound]] = {}
 
     def all_reduce(self, buffer: Tensor, segments: int, bucket: int) -> Traffic:
-        run = _Run(self, buffer, segments, bucket)
-        for stage, segment in wavefront(len(self.program), segments):
-            run.end_stage(stage - 1, segment)
-            run.start_stage(stage, segment)
-        return Traffic(run.num_bytes[True], run.num_bytes[False])
+        bound = self._bind(buffer, segments, bucket)
+        try:
+            for ended, started in bound.order:
+                if ended is not None:
+                    self._end(ended)
+                if started is not None:
+                    self._start(started)
+        except TransportError as exc:
+            self._bound.clear()  # what was posted will never be waited for
+            raise type(exc)(f"bucket {bucket}, {exc}") from exc
+        return Traffic(bound.intra_node_bytes, bound.inter_node_bytes)
 
+    def _start(self, item: Item) -> None:
+        if item.stage == 0:
+            self._post_receives(item)
+        send = None
+        try:
+            for send in item.sends:
+                item.going.append(self._transport.send(send.part, send.peer, item.tag))
+        except TransportError as exc:
+            raise self._named(exc, item, send, "took") from exc
+        if item.following is not None:
+            self._post_receives(item.following)
 
-class _Run:
-    """One all_reduce under way on one rank."""
+    def _post_receives(self, item: Item) -> None:
+        receive = None
+        try:
+            for receive in item.receives:
+                post = self._transport.recv if receive.direct else self._transport.borrow
+                item.coming.append(post(receive.part, receive.peer, item.tag))
+        except TransportError as exc:
+            raise self._named(exc, item, receive, "sent") from exc
 
-    def __init__(
-        self, collective: ScheduledCollective, buffer: Tensor, segments: int, bucket: int
-    ) -> None:
-        self._collective = collective
-        self._buffer = buffer
-        self._segments = segments
-        self._bucket = bucket
-        self._sends: list[list[tuple[int, Pending]]] = [[] for _ in range(segments)]
-        self._receives: dict[tuple[int, int], list[_Incoming]] = {}
-        self.num_bytes: defaultdict[bool, int] = defaultdict(int)  # inside the node?
+    def _end(self, item: Item) -> None:
+        """Wait for the item's messages, and write what was borrowed."""
+        aside: list[tuple[BoundReceive, Tensor]] = []
+        message: BoundReceive | BoundSend | None = None
+        verb = "sent"
+        try:
+            for message, coming in zip(item.receives, item.coming, strict=True):
+                data = coming.wait(self._timeout_s)
+                if data is None:
+                    continue  # it has landed
+                if message.crossing:  # not to be written before it is known to be sent
+                    aside.append((message, data.clone()))
+                else:
+                    message.write(data)
+                cast("Loan", coming).end()
+            verb = "took"
+            for message, going in zip(item.sends, item.going, strict=True):  # noqa: B007 (named below)
+                going.wait(self._timeout_s)
+        except TransportError as exc:
+            raise self._named(exc, item, message, verb) from exc
+        item.coming.clear()
+        item.going.clear()
+        for receive, data in aside:
+            receive.write(data)
 
-    def start_stage(self, stage: int, segment: int) -> None:
-        self._post_receives(stage, segment)
-        self._post_sends(stage, segment)
-        self._post_receives(stage + 1, segment)
+    def _bind(self, buffer: Tensor, segments: int, bucket: int) -> Bound:
+        """The program over `buffer`, kept as long as the tensor is, and stays where it is."""
+        key, place = (id(buffer), segments), _place(buffer)
+        kept = self._bound.get(key)
+        if kept is not None and kept[0]() is buffer and kept[1] == place:
+            return kept[2]
+        if buffer.dim() != 1 or not buffer.is_contiguous():
+            raise UsageError(
+                f"bucket {bucket}: a buffer of shape {tuple(buffer.shape)} and stride "
+                f"{buffer.stride()}: only rows without gaps are summed in place; give a contiguous "
+                "one, view(-1)"
+            )
+        memory = buffer.data  # views of the tensor itself would keep it, and all this, for ever
+        bound = bind(self._program, self._num_chunks, self._is_local, memory, segments)
+        self._bound[key] = weakref.ref(buffer, lambda _: self._bound.pop(key, None)), place, bound
+        return bound
 
-    def end_stage(self, stage: int, segment: int) -> None:
-        """Wait for the stage's messages, then write what was received into scratch."""
-        timeout_s = self._collective.timeout_s
-        incoming = self._receives.pop((stage, segment), [])
-        for each in incoming:
-            with self._named(stage, segment, each.message.src, "sent"):
-                each.pending.wait(timeout_s)
-        for peer, pending in self._sends[segment]:
-            with self._named(stage, segment, peer, "took"):
-                pending.wait(timeout_s)
-        self._sends[segment].clear()
-        for each in incoming:
-            if each.scratch is None:
-                continue
-            if each.message.reduce:
-                each.target.add_(each.landing)
-            else:
-                each.target.copy_(each.landing)
-            self._collective.scratch.give_back(each.scratch)
-
-    def _post_sends(self, stage: int, segment: int) -> None:
-        program = self._collective.program
-        if stage >= len(program):
-            return
-        tag = stage * self._segments + segment
-        for message in program[stage].sends:
-            source = self._slice(segment, message)
-            if source.numel():
-                with self._named(stage, segment, message.dst, "took"):
-                    pending = self._collective.transport.send(source, message.dst, tag)
-                self._sends[segment].append((message.dst, pending))
-                size_bytes = source.numel() * source.element_size()
-                self.num_bytes[self._collective.is_local[message.dst]] += size_bytes
-
-    def _post_receives(self, stage: int, segment: int) -> None:
-        program = self._collective.program
-        if stage >= len(program) or (stage, segment) in self._receives:
-            return
-        tag = stage * self._segments + segment
-        posted = self._receives[stage, segment] = []
-        for message in program[stage].receives:
-            target = self._slice(segment, message)
-            if not target.numel():
-                continue
-            direct = message in program[stage].direct
-            scratch = None if direct else self._collective.scratch.take(target)
-            landing = target if scratch is None else scratch[: target.numel()]
-            with self._named(stage, segment, message.src, "sent"):
-                pending = self._collective.transport.recv(landing, message.src, tag)
-            posted.append(_Incoming(message, pending, target, landing, scratch))
-
-    def _slice(self, segment: int, message: Message) -> Tensor:
-        start, end = chunk_bounds(self._buffer.numel(), self._segments, segment)
-        num_chunks = self._collective.num_chunks
-        low, _ = chunk_bounds(end - start, num_chunks, message.first)
-        _, high = chunk_bounds(end - start, num_chunks, message.last)
-        return self._buffer[start + low : start + high]
-
-    def _named(self, stage: int, segment: int, peer: int, verb: str) -> "_Named":
-        return _Named(self._bucket, stage, segment, peer, verb, self._collective.timeout_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Inside, an error of the transport gets the bucket, stage and peer that it concerns."""
-
-    bucket: int
-    stage: int
-    segment: int
-    peer: int
-    verb: str
-    timeout_s: float
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        where = f"bucket {self.bucket}, stage {self.stage}, segment {self.segment}"
+    def _named(
+        self, error: TransportError, item: Item, with_: BoundSend | BoundReceive | None, verb: str
+    ) -> TransportError:
+        """The error with the stage and the peer that it concerns."""
+        peer = with_.peer if with_ else "?"
+        where = f"stage {item.stage}, segment {item.segment}"
         if isinstance(error, PeerTimeout):
-            raise PeerTimeout(
-                f"{where}: rank {self.peer} {self.verb} nothing for {self.timeout_s:g} s"
-            ) from error
-        if isinstance(error, TransportError):
-            raise TransportError(
-                f"{where}: exchange with rank {self.peer} failed: {error}"
-            ) from error
+            return PeerTimeout(f"{where}: rank {peer} {verb} nothing for {self._timeout_s:g} s")
+        return TransportError(f"{where}: exchange with rank {peer} failed: {error}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Incoming:
-    message: Message
-    pending: Pending
-    target: Tensor
-    landing: Tensor
-    scratch: Tensor | None
+_Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 
 
-class _Scratch:
-    """Buffers that receives land in before they are added, kept for the next all_reduce."""
-
-    def __init__(self) -> None:
-        self._free: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
-
-    def take(self, like: Tensor) -> Tensor:
-        free = self._free[like.dtype]
-        for index in range(len(free) - 1, -1, -1):
-            if free[index].numel() >= like.numel():
-                return free.pop(index)
-        return torch.empty_like(like)
-
-    def give_back(self, scratch: Tensor) -> None:
-        self._free[scratch.dtype].append(scratch)
+def _place(buffer: Tensor) -> _Place:
+    """Where it lies, which `buffer.data = ...` and `resize_` change, and how."""
+    return buffer.data_ptr(), buffer.shape, buffer.stride(), buffer.dtype
 
 
 def make_collective(
@@ -257,7 +214,7 @@ def make_collective(
 ) -> Collective:
     """The collective that carries out `schedule`, or, without one, `native` or `noop` by name."""
     if schedule is not None:
-        return ScheduledCollective(schedule, rank, fabric, P2PTransport(group), timeout_s)
+        return ScheduledCollective(schedule, rank, fabric, group.transport(), timeout_s)
     if name == NoCollective.name:
         return NoCollective()
     if name == NativeCollective.name:
@@ -265,5 +222,7 @@ def make_collective(
     raise UsageError(f"algorithm {name!r} has no schedule, and is neither noop nor native")
 
 
-class Group(PointToPoint, AllReduces, Protocol):
-    """What a torch process group offers to the collectives."""
+class Group(AllReduces, Protocol):
+    """What a group offers to the collectives."""
+
+    def transport(self) -> Transport: ...

@@ -6,11 +6,26 @@ torch's own `tensor_split`. Every rank ends with the tensor returned; buffers ar
 1-D, and each of the segments is reduced by itself.
 """
 
+import random
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def visit(node_of: Sequence[int], order: str, seed: int = 0) -> list[int]:
+    """The ranks as a ring goes: `contiguous` node after node, `interleaved` the first rank of each
+    node, then the second of each, ...; otherwise by a random number for each rank.
+    """
+    numbers = random.Random(seed)
+    places: dict[str, list[Any]] = {
+        "contiguous": list(node_of),
+        "interleaved": [(node_of[:rank].count(node), node) for rank, node in enumerate(node_of)],
+        "shuffled": [numbers.random() for _ in node_of],
+    }
+    return sorted(range(len(node_of)), key=places[order].__getitem__)
 
 
 def fold_ring(buffers: Sequence[Tensor], order: Sequence[int], segments: int = 1) -> Tensor:

@@ -30,7 +30,6 @@ from ddp.membership import Membership, node_identity
 from ddp.own_schedule import plan_facts
 from ddp.plan import BucketLayout, ReductionPlan, choose_segments
 from ddp.timing import BucketTiming, StepCommunication, sum_of
-from ddp.transport.p2p import P2PTransport
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,7 @@ class HookState:
         check_same_plan(membership.exchange("plan", plan_facts(self._plan(()))))
         self._first_cause = FirstCause(membership.store, membership.rank, membership.size)
         self._group = membership.connect()
+        self._group.open_transport(self.fabric, shares_memory=True)
         self._collective = make_collective(
             algorithm,
             self._plan(()).schedule(),
@@ -129,10 +129,9 @@ class HookState:
 
     def calibrate(self) -> Calibration:
         """Measure this fabric through the executor; every rank must call it, between backwards."""
-        rank = self._membership.rank
         try:
-            transport = P2PTransport(self._group)
-            return calibrate(transport, rank, self.fabric, self._choice.timeout_s)
+            transport, timeout_s = self._group.transport(), self._choice.timeout_s
+            return calibrate(transport, self._group.rank, self.fabric, timeout_s)
         except TransportError as exc:
             raise self._stop(exc) from None
 

@@ -17,14 +17,18 @@ from typing import Protocol, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ddp.device import Line
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.native import MakeGroup, Native, close_all
+from ddp.nic import own_address
 from ddp.transport import Transport
+from ddp.transport.meeting import Meeting
 from ddp.transport.p2p import P2PTransport, Work, translate
+from ddp.transport.scratch import zeros
+from ddp.transport.sockets import IS_SUPPORTED, SocketTransport
 
 Facts = dict[str, object]
 
@@ -102,6 +106,8 @@ class PrivateGroup:
     def __init__(self, store: Store, membership: Membership) -> None:
         timeout = timedelta(seconds=membership.timeout_s)
         self.rank, self.size = membership.rank, membership.size
+        self._membership = membership
+        self._sockets: SocketTransport | None = None
         self._device: _Device | None = None
         try:
             # not dist.new_group: its names repeat after a group is destroyed, and meet stale keys
@@ -123,12 +129,38 @@ class PrivateGroup:
         return self._open().allreduce(tensors, op, timeout)
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A buffer for all-reduces of this group, 1-D; its values are arbitrary."""
-        return torch.empty(numel, dtype=dtype)
+        """A buffer for all-reduces of this group, 1-D: zeros, where peers of the node can read."""
+        return self.allocate_all([(numel, dtype)])[0]
 
-    def transport(self, fabric: Fabric) -> Transport:  # noqa: ARG002
-        """What carries chunks between the members, who live where `fabric` says."""
-        return P2PTransport(self)
+    def allocate_all(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        """As `allocate`, several at once. Raises TransportError where memory is too small."""
+        return self._sockets.allocate(rows) if self._sockets else zeros(rows)
+
+    def open_transport(self, fabric: Fabric, *, shares_memory: bool) -> None:
+        """Connect to the members, who live where `fabric` says, by sockets of our own; all of them
+        must call it, before they reduce. Without it chunks travel over gloo's.
+        """
+        if self.size == 1 or not IS_SUPPORTED or self._sockets is not None:
+            return
+        membership = self._membership
+        meeting = Meeting(
+            self.rank,
+            fabric,
+            membership.exchange,
+            own_address(os.environ, store_host(membership.store)),
+            membership.timeout_s,
+            shares_memory,
+        )
+        self._sockets = SocketTransport(meeting.connect())
+
+    @property
+    def shares_memory_with(self) -> tuple[int, ...]:
+        """The members that were seen to have the same memory."""
+        return tuple(sorted(self._sockets.sharing)) if self._sockets else ()
+
+    def transport(self) -> Transport:
+        """What carries chunks between the members: our own sockets once they are open."""
+        return self._sockets or P2PTransport(self)
 
     def take_device(self, make_group: MakeGroup, line: Line) -> None:
         """From now on tensors go through groups of a device's backend; all members must call it."""
@@ -172,6 +204,8 @@ class PrivateGroup:
 
     def close(self) -> None:
         self._gloo = None
+        if self._sockets is not None:
+            self._sockets.close()
         if self._device is not None:
             self._device.close()
 
@@ -207,6 +241,13 @@ class _Device:
 
     def close(self) -> None:
         close_all(self.groups)
+
+
+def store_host(store: Store) -> str | None:
+    """Where the store of a group is kept; None where it is no machine."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else None
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

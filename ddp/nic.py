@@ -6,10 +6,12 @@ Asks the kernel alone: no name is looked up, no packet is sent.
 import fcntl
 import socket
 import struct
+from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915
+GLOO_NIC = "GLOO_SOCKET_IFNAME"
 INET6 = Path("/proc/net/if_inet6")
 
 
@@ -40,6 +42,26 @@ def nic_towards(address: str) -> tuple[str, str] | None:
     if ip_address(own).is_loopback:
         return "lo", own
     return next(((name, own) for name, owned in nics().items() if own in owned), None)
+
+
+def own_address(environment: Mapping[str, str], host: str | None) -> str:
+    """The literal address at which peers reach this process: of the interface that gloo is told to
+    take, else of the one that leads to `host`, where rank 0 is, else what this host's name means.
+    """
+    owned = nics()
+    for name in environment.get(GLOO_NIC, "").split(","):
+        if owned.get(name):
+            return owned[name][0]
+    for each in (host, socket.gethostname()):
+        try:
+            literal = (
+                socket.getaddrinfo(each, None, type=socket.SOCK_DGRAM)[0][4][0] if each else ""
+            )
+        except OSError:
+            continue
+        if literal and (found := nic_towards(str(literal))) is not None:
+            return found[1]
+    return "127.0.0.1"
 
 
 def _ipv4(name: str) -> tuple[str, ...]:

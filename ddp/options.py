@@ -35,6 +35,8 @@ class Options:
     explicit_sync: bool = False
     rebuild_buckets: bool = True
     lesson_deadlock: bool = False
+    transport: str = "sockets"
+    shared_memory: bool = True
     refusal: str | None = None
     """Why an argument cannot be kept, in words; all ranks must say so together."""
 
@@ -51,6 +53,8 @@ class Options:
             find_algorithm(self.algorithm)
         if self.segments != "auto" and (type(self.segments) is not int or self.segments < 1):
             raise UsageError(f"segments={self.segments!r}: 'auto', or a whole number from 1 on")
+        if self.transport not in TRANSPORTS:
+            raise UsageError(f"transport={self.transport!r}: one of {', '.join(TRANSPORTS)}")
         for one, other, why in (
             ("explicit_sync", "overlap", "sync_grads() comes after backward: give overlap=False"),
             ("explicit_sync", "static_graph", "nothing is reduced during backward: leave it out"),
@@ -77,5 +81,7 @@ class Options:
         return self.rebuild_buckets and steady and not self.explicit_sync
 
 
+TRANSPORTS = ("sockets", "torch")
+"""What carries chunks between ranks: our own sockets, or torch's messages, which any system has."""
 OPTION_NAMES = frozenset(field.name for field in fields(Options))
 """As the arguments of the wrapper are called."""

@@ -29,11 +29,10 @@ from ddp.join import Roll
 from ddp.membership import Membership
 from ddp.options import BUCKET_CAP_MB, OPTION_NAMES, Options
 from ddp.outputs import find_tensors
-from ddp.placing import collective_of, device_of, open_device
+from ddp.placing import collective_of, device_of, open_device, open_transport
 from ddp.plan import ReductionPlan
 from ddp.reducer import Reducer
 from ddp.timing import StepCommunication
-from ddp.transport.p2p import P2PTransport
 
 
 class DistributedDataParallel(nn.Module):
@@ -48,6 +47,8 @@ class DistributedDataParallel(nn.Module):
     explicit_sync (with overlap=False): nothing is reduced before `sync_grads()` is called.
     rebuild_buckets: after the first backward, by the order in which gradients came on rank 0.
     lesson_deadlock: wait for an unused parameter as naive wrappers do for ever; for teaching.
+    transport: what carries our schedules' chunks, sockets of our own or torch's messages.
+    shared_memory: with sockets, ranks of a node read each other's buckets, where they can.
     fabric: where ranks live; None: found out (DDPLAB_NODE, GROUP_RANK, else the kernel).
     timeout_s: the longest wait for a peer.
     Where the module is on a GPU, NCCL reduces: algorithm hierarchical, native or noop.
@@ -99,6 +100,8 @@ class DistributedDataParallel(nn.Module):
         explicit_sync: bool = False,
         rebuild_buckets: bool = True,
         lesson_deadlock: bool = False,
+        transport: Literal["sockets", "torch"] = "sockets",
+        shared_memory: bool = True,
         gradient_as_bucket_view: bool = True,
         fabric: Fabric | None = None,
         timeout_s: float = 60.0,
@@ -127,9 +130,10 @@ class DistributedDataParallel(nn.Module):
         self._group = membership.connect()
         first_cause = FirstCause(membership.store, membership.rank, membership.size)
         self._line = open_device(device_of(module), membership, self._group, first_cause.read)
+        open_transport(self._group, self._fabric, self._options)
         self._group.broadcast_bytes([*module.parameters(), *module.buffers()])
         self._reducer = Reducer(
-            make_all(self._plan, module),
+            make_all(self._plan, module, self._group.allocate_all),
             self._registered() if isinstance(algorithm, str) else algorithm,
             membership.rank,
             first_cause,
@@ -148,6 +152,11 @@ class DistributedDataParallel(nn.Module):
     def fabric(self) -> Fabric:
         """Which node each rank lives on."""
         return self._fabric
+
+    @property
+    def shares_memory_with(self) -> tuple[int, ...]:
+        """The ranks of this node that read this one's buckets, and it theirs."""
+        return self._group.shares_memory_with
 
     @property
     def collective(self) -> Collective:
@@ -249,7 +258,7 @@ class DistributedDataParallel(nn.Module):
         if not self._line.on_host:
             return None
         with between_steps(self._reducer, "calibration"):
-            transport, timeout_s = P2PTransport(self._group), self._options.timeout_s
+            transport, timeout_s = self._group.transport(), self._options.timeout_s
             return calibrate(transport, self._group.rank, self._fabric, timeout_s)
 
     def verify_parameters(self) -> str:
@@ -289,7 +298,7 @@ class DistributedDataParallel(nn.Module):
                 )
             if plan != self._plan:
                 self._plan = plan
-                self._reducer.adopt(make_all(plan, self.module))
+                self._reducer.adopt(make_all(plan, self.module, self._group.allocate_all))
 
     def _broadcast_buffers(self) -> None:
         buffers = list(self.module.buffers()) if self._options.broadcast_buffers else []

@@ -62,6 +62,11 @@ def check_algorithm(device: torch.device, options: Options, *, registered: bool)
         raise UsageError(
             f"segments={options.segments!r} on {device}: NCCL cuts buckets itself; leave it out"
         )
+    if options.transport != "sockets" or not options.shared_memory:
+        raise UsageError(
+            f"transport={options.transport!r}, shared_memory={options.shared_memory} on {device}: "
+            "NCCL moves bytes itself; leave them out"
+        )
     if not dist.is_nccl_available():
         raise UsageError(f"the module is on {device}, and this torch was built without NCCL")
 
@@ -89,6 +94,15 @@ def open_device(
     if not line.on_host:
         group.take_device(groups_for(device, membership), line)
     return line
+
+
+def open_transport(group: PrivateGroup, fabric: Fabric, options: Options) -> None:
+    """Connect the ranks by sockets of our own, where the options say so; all of them must call it.
+
+    Raises TransportError.
+    """
+    if group.on_host and options.transport == "sockets":
+        group.open_transport(fabric, shares_memory=options.shared_memory)
 
 
 def collective_of(

@@ -16,13 +16,12 @@ import torch.distributed as dist
 
 from ddp.errors import DdpError, UsageError
 from ddp.membership import Membership, fabric_from, node_identity
-from ddp.nic import nic_towards
+from ddp.nic import GLOO_NIC, nic_towards
 from ddp.probe import ProbedLink, ProbeTable, probe_links
 from ddp.probe_rounds import Mode
 from ddp.transport.p2p import P2PTransport
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-GLOO_NIC = "GLOO_SOCKET_IFNAME"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -30,12 +30,14 @@ class Message:
 class Action:
     """One rank's part in one stage.
 
-    Of the receives, those in `direct` may land in the buffer itself, one stage ahead.
+    Of the receives, those in `direct` may land in the buffer itself, one stage ahead; of those in
+    `crossing` the chunk is sent in the same stage.
     """
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
     direct: frozenset[Message]
+    crossing: frozenset[Message]
 
 
 def project(schedule: Schedule, rank: int) -> tuple[Action, ...]:
@@ -43,13 +45,14 @@ def project(schedule: Schedule, rank: int) -> tuple[Action, ...]:
     program: list[Action] = []
     touched_before: frozenset[int] = frozenset()
     for stage in schedule:
-        messages = merge(stage)
+        messages = merge(tuple(t for t in stage if rank in (t.src, t.dst)))
         sends = tuple(message for message in messages if message.src == rank)
         receives = tuple(message for message in messages if message.dst == rank)
         sent, received = _chunks(sends), _chunks(receives)
         busy = touched_before | sent
         direct = {m for m in receives if not m.reduce and busy.isdisjoint(m.chunks)}
-        program.append(Action(sends, receives, frozenset(direct)))
+        crossing = {m for m in receives if not sent.isdisjoint(m.chunks)}
+        program.append(Action(sends, receives, frozenset(direct), frozenset(crossing)))
         touched_before = sent | received
     return tuple(program)
 

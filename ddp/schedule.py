@@ -3,8 +3,9 @@
 Owns the rules a schedule must keep. Does not send (executor), add (replay) or price (cost).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from operator import eq
 from typing import NamedTuple
 
 from ddp.errors import ScheduleError
@@ -56,6 +57,8 @@ class Schedule:
             yield stage
 
     def _check(self, index: int, stage: Stage) -> None:
+        if stage and self._is_sound(stage):
+            return
         written: set[tuple[int, int]] = set()
         if not stage:
             raise ScheduleError(f"{self.name}: stage {index} is empty; leave it out")
@@ -64,6 +67,20 @@ class Schedule:
             if rule:
                 raise ScheduleError(f"{self.name}: stage {index}, {transfer}: {rule}")
             written.add((transfer.dst, transfer.chunk))
+
+    def _is_sound(self, stage: Stage) -> bool:
+        """Every rule at once: many times faster than one by one, which names the fault."""
+        sources, destinations, chunks, _ = zip(*stage, strict=True)
+        written: Collection[object] = set(destinations)
+        if len(written) < len(stage):  # a rank that is written once has no chunk twice
+            written = set(zip(destinations, chunks, strict=True))
+        return (
+            len(written) == len(stage)
+            and _within(sources, self.num_ranks)
+            and _within(destinations, self.num_ranks)
+            and _within(chunks, self.num_chunks)
+            and not any(map(eq, sources, destinations))
+        )
 
     def _broken_rule(self, transfer: Transfer, written: set[tuple[int, int]]) -> str | None:
         if not (0 <= transfer.src < self.num_ranks and 0 <= transfer.dst < self.num_ranks):
@@ -75,6 +92,10 @@ class Schedule:
         if (transfer.dst, transfer.chunk) in written:
             return "a stage writes each (rank, chunk) at most once"
         return None
+
+
+def _within(numbers: Collection[int], limit: int) -> bool:
+    return min(numbers) >= 0 and max(numbers) < limit
 
 
 def chunk_bounds(numel: int, num_chunks: int, chunk: int) -> tuple[int, int]:

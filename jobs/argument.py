@@ -52,6 +52,10 @@ class RankArgument(StrictModel):
     """The NIC that owns this node's fabric address."""
     links: list[NodeRates] | None
     """What the probe measured, for every node; None: not measured."""
+    shared_memory: bool = True
+    """Whether ranks of a node may read each other's buckets; not where its inside has a rate, which
+    memory would not keep.
+    """
     measure_links: bool = False
     """Whether ranks measure the links themselves before they begin, as nobody did before them."""
     node_names: list[str] | None = None

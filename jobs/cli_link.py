@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cluster.lab import Lab, LabEvent
+    from cluster.spec import ClusterSpec
 
 SCHEMA = 1
 
@@ -65,7 +66,8 @@ def _change(lab_name: str, node: str, rates: Mapping[str, str], probe: bool, as_
     from jobs.report.terminal import error_console, output_console, show
 
     before = open_lab(lab_name)
-    before.spec.with_rates(node, rates)  # what cannot be meant is refused before anything is shown
+    after = before.spec.with_rates(node, rates)  # what cannot be meant is refused at once
+    _refuse_under_shared_memory(before, after)
     screen = _Steps(before, node, rates, probe, error_console() if as_json else output_console())
     try:
         lab = change_links(lab_name, node, rates, probe, screen.event)
@@ -80,6 +82,19 @@ def _change(lab_name: str, node: str, rates: Mapping[str, str], probe: bool, as_
     changed = before.spec.resolved() != lab.spec.resolved()
     undo = undo_words(before, node, rates) if changed else None
     show(screen.console, changed_lines(lab, undo, user, screen.console.width))
+
+
+def _refuse_under_shared_memory(before: "Lab", after: "ClusterSpec") -> None:
+    """Ranks that read each other's memory know no rate: what was set would not be kept."""
+    from cluster.lab import user_of
+
+    user = user_of(before.name)
+    if user is not None and after.limits_insides and not before.spec.limits_insides:
+        raise CommandLineError(
+            f"a rate inside a node, while {user} is on lab {before.name!r}",
+            rule="its ranks share memory inside a node, as there was no rate when they started",
+            fix="wait for it to end, then change the link and run it again",
+        )
 
 
 class _Steps:

@@ -53,6 +53,7 @@ def rank_header(
         "nproc_per_node": told.nproc_per_node,
         "pid": os.getpid(),
         "interface": told.interface,
+        "shares_memory_with": list(ddp.shares_memory_with),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         **device.to_json(),

@@ -167,6 +167,7 @@ def plan_ranks(job: JobSpec, site: Site) -> RankPlan:
         threads=choose_threads(os.environ, shared_by_ranks(site), len(places)),
         links=measured_links(probe, [node.name for node in nodes]),
         measure_links=isinstance(site, Attached) and probe is None and len(nodes) > 1,
+        shared_memory=not spec.limits_insides,
     )
 
 

@@ -53,6 +53,8 @@ class RankPlan:
     links: Sequence[Mapping[str, float | None]] | None
     measure_links: bool = False
     """Whether ranks measure the links themselves before they begin."""
+    shared_memory: bool = True
+    """Whether ranks of a node may read each other's buckets."""
 
     @property
     def used_nodes(self) -> tuple[Node, ...]:
@@ -75,6 +77,7 @@ class RankPlan:
             "master_port": ready[first]["port"],
             "links": self.links,
             "measure_links": self.measure_links,
+            "shared_memory": self.shared_memory,
             "node_names": [node.name for node in self.nodes],
             "threads": self.threads.per_rank,
         }

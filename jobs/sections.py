@@ -110,6 +110,11 @@ class DdpSpec(StrictModel):
     """What follows backward: gradients are reduced, or ranks only meet at a barrier (with noop)."""
     lesson_deadlock: bool = False
     """Wait for a gradient that never comes, as a naive wrapper would; ends by timeout_s."""
+    transport: Literal["sockets", "torch"] = "sockets"
+    """What carries chunks between ranks: sockets of our own, or torch's messages."""
+    shared_memory: bool = True
+    """With sockets, ranks of a node read each other's buckets; never where its inside has a rate.
+    """
     timeout_s: PositiveFloat = 60.0
     """How long a rank waits for a peer before the job fails."""
 

@@ -73,6 +73,11 @@ class Stock:
     def plan(self) -> ReductionPlan | None:
         return None
 
+    @property
+    def shares_memory_with(self) -> Sequence[int]:
+        """Buckets are torch's own."""
+        return ()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.module.parameters()
 

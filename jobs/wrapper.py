@@ -40,6 +40,10 @@ class Wrapper(Protocol):
     def plan(self) -> ReductionPlan | None:
         """None where it is not known yet, or never will be."""
 
+    @property
+    def shares_memory_with(self) -> Sequence[int]:
+        """The ranks of this node that read this one's buckets, and it theirs."""
+
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward."""
 

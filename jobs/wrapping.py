@@ -68,6 +68,8 @@ def _wrapper(told: RankArgument, module: nn.Module, hook: Hook | None) -> Wrappe
         find_unused_parameters=spec.find_unused_parameters,
         static_graph=spec.static_graph,
         lesson_deadlock=spec.lesson_deadlock,
+        transport=spec.transport,
+        shared_memory=spec.shared_memory and told.shared_memory,
         rebuild_buckets=False,  # a run is of one plan, which its prediction and run.json state
         fabric=fabric,
         timeout_s=spec.timeout_s,

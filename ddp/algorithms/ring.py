@@ -6,7 +6,7 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
@@ -63,7 +63,7 @@ def _stages(order: Sequence[int]) -> Iterator[Stage]:
 def _pass_on(order: Sequence[int], offset: int, *, reduce: bool) -> Stage:
     """Position p hands chunk p + offset to the next position."""
     num_ranks = len(order)
-    return tuple(
-        Transfer(rank, order[(position + 1) % num_ranks], (position + offset) % num_ranks, reduce)
-        for position, rank in enumerate(order)
-    )
+    following = (*order[1:], order[0])
+    first = offset % num_ranks
+    chunks = (*range(first, num_ranks), *range(first))
+    return tuple(map(Transfer._make, zip(order, following, chunks, repeat(reduce))))

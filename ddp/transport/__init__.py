@@ -3,8 +3,10 @@
 A transport moves bytes between pairs of ranks and knows nothing of schedules, buckets or sums.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -18,15 +20,34 @@ class Pending(Protocol):
         """
 
 
+class Loan(Protocol):
+    """A receive whose data lies where the transport has it, perhaps in the peer's own memory."""
+
+    def wait(self, timeout_s: float) -> Tensor:
+        """The data, to be read until `end`. Raises as Pending.wait does."""
+
+    def end(self) -> None:
+        """It was read. Until then the send may stay pending."""
+
+
 class Transport(Protocol):
     """Posts sends and receives without blocking; tensors are contiguous, with one element or more.
 
     Messages with the same (source, destination, tag) arrive in the order in which they were sent.
-    A send may stay pending until its peer has posted the receive.
+    A send may stay pending until its peer has waited for the receive and ended the loan.
     """
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        """Rows of zeros, by number of elements, where this transport moves them best.
+
+        Raises TransportError where memory is too small.
+        """
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Pending: ...
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending: ...
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Loan:
+        """As `recv`, for data of the size and dtype of `like`, which is left as it is."""
 
     def close(self) -> None: ...

@@ -1,19 +1,22 @@
 """Transport between threads of one process, as unkind as a transport may be.
 
 Owns delays and lateness: a message is read from its source only when one of its two sides waits
-for it, after a delay drawn from a seed. So what a fast network forgives shows here: a source
-written before its send was acknowledged raises, and so does a send never waited for, at close.
+for it, after a delay drawn from a seed; and what is borrowed is read in the sender's own memory
+until the loan ends. So what a fast network forgives shows here: a source written before its send
+was acknowledged raises, and so does a send never waited for, at close.
 """
 
 import random
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, equal
 
 from ddp.errors import PeerTimeout, TransportError
+from ddp.transport.scratch import zeros
 
 Key = tuple[int, int, int]  # source, destination, tag
 
@@ -33,7 +36,14 @@ class MemoryNetwork:
     def transport(self, rank: int) -> "MemoryTransport":
         return MemoryTransport(self, rank)
 
-    def post(self, key: Key, *, source: Tensor | None, target: Tensor | None) -> "_Message":
+    def post(
+        self,
+        key: Key,
+        *,
+        source: Tensor | None = None,
+        target: Tensor | None = None,
+        borrows: bool = False,
+    ) -> "_Message":
         """Join the oldest message that still lacks this side, or begin one."""
         with self._changed:
             queue = self._unmatched[key]
@@ -44,7 +54,7 @@ class MemoryNetwork:
             if source is not None:
                 message.source, message.snapshot = source, source.clone()
             else:
-                message.target = target
+                message.target, message.borrowed = target, borrows
             if not waits_for_us:
                 queue.append(message)
             self._changed.notify_all()
@@ -56,8 +66,8 @@ class MemoryNetwork:
             self._wait(lambda: message.matched or peer in self._closed, peer, timeout_s)
             if not message.matched:
                 raise TransportError(f"rank {peer} has closed its transport")
-            mine = not message.claimed
-            message.claimed = True
+            mine = not message.claimed and not message.borrowed
+            message.claimed |= mine
         if mine:
             time.sleep(message.delay_s)
             message.copy()
@@ -66,6 +76,26 @@ class MemoryNetwork:
                 self._changed.notify_all()
         with self._changed:
             self._wait(lambda: message.delivered, peer, timeout_s)
+        if message.fault:
+            raise TransportError(message.fault)
+
+    def lend(self, message: "_Message", peer: int, timeout_s: float) -> Tensor:
+        """The sender's own memory, to be read until `give_back`."""
+        with self._changed:
+            self._wait(lambda: message.matched or peer in self._closed, peer, timeout_s)
+            if message.source is None:
+                raise TransportError(f"rank {peer} has closed its transport")
+        time.sleep(message.delay_s)
+        if message.misfit():
+            self.give_back(message)
+        return message.source
+
+    def give_back(self, message: "_Message") -> None:
+        """Raises where it is not any more what was sent."""
+        message.fault = message.misfit() or message.written()
+        with self._changed:
+            message.delivered = True
+            self._changed.notify_all()
         if message.fault:
             raise TransportError(message.fault)
 
@@ -92,8 +122,11 @@ class MemoryTransport:
         self._rank = rank
         self._unacknowledged: set[_Message] = set()
 
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return zeros(rows)
+
     def send(self, tensor: Tensor, peer: int, tag: int) -> "MemoryPending":
-        message = self._network.post((self._rank, peer, tag), source=tensor, target=None)
+        message = self._network.post((self._rank, peer, tag), source=tensor)
         self._unacknowledged.add(message)
 
         def acknowledge(timeout_s: float) -> None:
@@ -103,8 +136,12 @@ class MemoryTransport:
         return MemoryPending(acknowledge)
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> "MemoryPending":
-        message = self._network.post((peer, self._rank, tag), source=None, target=tensor)
+        message = self._network.post((peer, self._rank, tag), target=tensor)
         return MemoryPending(lambda timeout_s: self._network.deliver(message, peer, timeout_s))
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> "MemoryLoan":
+        message = self._network.post((peer, self._rank, tag), target=like, borrows=True)
+        return MemoryLoan(self._network, message, peer)
 
     def close(self) -> None:
         """Leave the network. Raises TransportError if a send was never acknowledged."""
@@ -127,6 +164,21 @@ class MemoryPending:
         self._finish(timeout_s)
 
 
+class MemoryLoan:
+    """A message that is read where its sender has it."""
+
+    def __init__(self, network: MemoryNetwork, message: "_Message", peer: int) -> None:
+        self._network = network
+        self._message = message
+        self._peer = peer
+
+    def wait(self, timeout_s: float) -> Tensor:
+        return self._network.lend(self._message, self._peer, timeout_s)
+
+    def end(self) -> None:
+        self._network.give_back(self._message)
+
+
 class _Message:
     def __init__(self, key: Key, delay_s: float) -> None:
         self.key = key
@@ -134,6 +186,7 @@ class _Message:
         self.source: Tensor | None = None
         self.snapshot: Tensor | None = None
         self.target: Tensor | None = None
+        self.borrowed = False
         self.claimed = False
         self.delivered = False
         self.fault = ""
@@ -142,16 +195,31 @@ class _Message:
     def matched(self) -> bool:
         return self.source is not None and self.target is not None
 
-    def copy(self) -> None:
-        assert self.source is not None and self.snapshot is not None and self.target is not None
+    @property
+    def name(self) -> str:
         source, destination, tag = self.key
-        name = f"message from rank {source} to rank {destination}, tag {tag}"
-        if self.source.shape != self.target.shape or self.source.dtype != self.target.dtype:
-            self.fault = (
-                f"{name}: {tuple(self.source.shape)} {self.source.dtype} sent, "
-                f"{tuple(self.target.shape)} {self.target.dtype} expected"
-            )
-            return
-        if not equal(self.source, self.snapshot):
-            self.fault = f"{name}: its source was written before it was acknowledged"
-        self.target.copy_(self.source)
+        return f"message from rank {source} to rank {destination}, tag {tag}"
+
+    def misfit(self) -> str:
+        """What is wrong with the two sides, if anything."""
+        assert self.source is not None and self.target is not None
+        if self.source.shape == self.target.shape and self.source.dtype == self.target.dtype:
+            return ""
+        return (
+            f"{self.name}: {tuple(self.source.shape)} {self.source.dtype} sent, "
+            f"{tuple(self.target.shape)} {self.target.dtype} expected"
+        )
+
+    def written(self) -> str:
+        """Whether the source is not any more what was sent, in words."""
+        assert self.source is not None and self.snapshot is not None
+        if equal(self.source, self.snapshot):
+            return ""
+        return f"{self.name}: its source was written before it was acknowledged"
+
+    def copy(self) -> None:
+        self.fault = self.misfit()
+        if not self.fault:
+            assert self.source is not None and self.target is not None
+            self.fault = self.written()
+            self.target.copy_(self.source)

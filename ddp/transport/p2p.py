@@ -4,12 +4,15 @@ Owns the translation of torch's calls and errors. Peers are ranks of the group i
 """
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ddp.errors import PeerTimeout, TransportError
+from ddp.transport.scratch import Scratch, ScratchLoan, zeros
 
 
 class Work(Protocol):
@@ -31,6 +34,10 @@ class P2PTransport:
 
     def __init__(self, group: PointToPoint) -> None:
         self._group = group
+        self._scratch = Scratch()
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return zeros(rows)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> "PendingWork":
         try:
@@ -43,6 +50,11 @@ class P2PTransport:
             return PendingWork(self._group.recv([tensor], peer, tag))
         except RuntimeError as exc:
             raise translate(exc) from exc
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> ScratchLoan:
+        taken = self._scratch.take(like)
+        landing = taken[: like.numel()]
+        return ScratchLoan(self.recv(landing, peer, tag), landing, taken, self._scratch)
 
     def close(self) -> None:
         """Nothing to do: the group is not ours."""

@@ -212,11 +212,10 @@ def check_fits(
 
 
 def needed_bytes(spec: BenchSpec) -> int:
-    """What one rank holds: native's buffers, those of each placement's others, one for parts."""
-    native = any(each.algorithm == BASE for each in spec.contenders)
-    ours = {each.placement for each in spec.contenders if each.algorithm != BASE}
+    """What one rank holds: buffers of native, others of each placement, and one for parts."""
+    placements = {each.placement for each in spec.contenders}
     buffers = sum(size * repeats(size) for size in spec.sizes_bytes)
-    return buffers * (native + len(ours)) + max(spec.sizes_bytes)
+    return buffers * (1 + len(placements)) + max(spec.sizes_bytes)
 
 
 def _check_memory(spec: BenchSpec, ranks_per_node: int, facts: Sequence[NodeFacts]) -> None:

@@ -4,7 +4,7 @@ Owns the turns, their clock and the check of every sum. What a contender is, is 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from time import monotonic
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ddp.calibrate import Calibration, calibrate
 from ddp.fabric import Fabric
+from ddp.transport.scratch import zeros
 from jobs.argument import RankArgument
-from jobs.bench.asked import BASE, DTYPES, BenchArgument, BenchSpec, repeats
+from jobs.bench.asked import BASE, DTYPES, BenchArgument, BenchSpec, Contender, repeats
 from jobs.bench.integers import Pattern
 from jobs.bench.ways import Place, Way, limit_s, open_place, ways_of
 from jobs.events import Events
@@ -29,6 +30,7 @@ from jobs.spec import node_of
 from jobs.worker import failure_told
 
 Buffers = list[Tensor]
+Allocate = Callable[[Sequence[tuple[int, torch.dtype]]], list[Tensor]]
 
 
 def main(argument: dict[str, Any]) -> None:
@@ -62,9 +64,11 @@ def _places(
     for name in dict.fromkeys(each.placement for each in bench.contenders):
         nodes = node_of(name, told.nnodes, told.nproc_per_node)
         timeout_s = told.job.ddp.timeout_s
-        rank, fabric, group = open_place(told.rank, own, nodes, timeout_s)
+        rank, fabric, group = open_place(
+            told.rank, own, nodes, timeout_s, shares_memory=told.shared_memory
+        )
         stack.callback(group.close)
-        found = calibrate(group.transport(fabric), rank, fabric, timeout_s)
+        found = calibrate(group.transport(), rank, fabric, timeout_s)
         priced = priced_fabric(fabric.node_of, told.links, found)
         places[name] = Place(rank, fabric, priced, group, timeout_s)
         calibrations[name] = found
@@ -83,34 +87,32 @@ class Entry:
 
 def _entries(bench: BenchSpec, places: dict[str, Place]) -> list[list[Entry]]:
     """By size, then by contender."""
-    dtype: torch.dtype = getattr(torch, bench.dtype)
     ways = [ways_of(each, places[each.placement], bench.sizes_bytes) for each in bench.contenders]
+    shared = {name: _buffers(bench, place.group.allocate_all) for name, place in places.items()}
+    ordinary = _buffers(bench, zeros)  # as torch's own DDP has them
     patterns = {
         name: Pattern.of(bench.dtype, place.rank, place.fabric.num_ranks)
         for name, place in places.items()
     }
-    entries = []
-    for size in bench.sizes_bytes:
-        numel = size // dtype.itemsize
-        shared = {
-            name: [place.group.allocate(numel, dtype) for _ in range(repeats(size))]
-            for name, place in places.items()
-            if any(each.placement == name and each.algorithm != BASE for each in bench.contenders)
-        }
-        # native gets the memory that torch's own DDP gives it
-        ordinary = [torch.empty(numel, dtype=dtype) for _ in range(repeats(size))]
-        entries.append(
-            [
-                Entry(
-                    size,
-                    own[size],
-                    ordinary if each.algorithm == BASE else shared[each.placement],
-                    patterns[each.placement],
-                )
-                for each, own in zip(bench.contenders, ways, strict=True)
-            ]
-        )
-    return entries
+
+    def entry(who: Contender, own: dict[int, Way], size: int) -> Entry:
+        buffers = ordinary if who.algorithm == BASE else shared[who.placement]
+        return Entry(size, own[size], buffers[size], patterns[who.placement])
+
+    return [
+        [entry(who, own, size) for who, own in zip(bench.contenders, ways, strict=True)]
+        for size in bench.sizes_bytes
+    ]
+
+
+def _buffers(bench: BenchSpec, allocate: Allocate) -> dict[int, Buffers]:
+    """As many of each size as a turn reduces."""
+    dtype: torch.dtype = getattr(torch, bench.dtype)
+    rows = [
+        (size // dtype.itemsize, dtype) for size in bench.sizes_bytes for _ in range(repeats(size))
+    ]
+    made = iter(allocate(rows))
+    return {size: [next(made) for _ in range(repeats(size))] for size in bench.sizes_bytes}
 
 
 def _told(

@@ -32,7 +32,12 @@ class Place:
 
 
 def open_place(
-    rank: int, own_fabric: Fabric, node_of: Sequence[int], timeout_s: float
+    rank: int,
+    own_fabric: Fabric,
+    node_of: Sequence[int],
+    timeout_s: float,
+    *,
+    shares_memory: bool,
 ) -> tuple[int, Fabric, PrivateGroup]:
     """This rank's number where ranks are on nodes `node_of`, and a group in which it has it.
 
@@ -43,7 +48,13 @@ def open_place(
     here = [each for each, at in enumerate(node_of) if at == node]
     membership = Membership(None, timeout_s)
     membership.rank = here[len(place)]
-    return membership.rank, Fabric(tuple(node_of)), membership.connect()
+    fabric, group = Fabric(tuple(node_of)), membership.connect()
+    try:
+        group.open_transport(fabric, shares_memory=shares_memory)
+    except BaseException:
+        group.close()
+        raise
+    return membership.rank, fabric, group
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jobs.proof.ranks import Answers, ask
 from jobs.proof.variants import Variant, variants
 
 WORDS = {
-    "bytes": "exact sums, and the bytes of the fold",
+    "bytes": "exact sums, the bytes of the fold, nothing sent in vain",
     "exact_integers": "exact sums",
     "tolerance": "exact sums",
     "none": "nothing is sent",

@@ -25,6 +25,12 @@ class Variant:
     def ring_seed(self) -> int:
         return RING_SEED if self.ring_order == "shuffled" else 0
 
+    @property
+    def title(self) -> str:
+        """The name, with the ring order where it is not the usual one; as in CLOSED_FORMS."""
+        usual = self.ring_order == RING_ORDERS[0]
+        return self.algorithm.name + ("" if usual else f", {self.ring_order}")
+
     def schedule(self, fabric: Fabric) -> Schedule | None:
         """None where it has none; raises UsageError where it refuses the fabric."""
         build = self.algorithm.build

@@ -62,6 +62,10 @@ def conditions(run: Mapping[str, Any]) -> Sequence[str]:
         )
     if job["placement"] != "contiguous":
         sentences.append(f"Placement of ranks on nodes: {job['placement']}.")
+    if job["ddp"].get("shared_memory") and _limits_insides(run):
+        sentences.append(
+            "The inside of a node has a rate: ranks there talk over TCP, not through shared memory."
+        )
     if job["inject"]:
         inject = job["inject"]
         who = "every rank" if inject["rank"] is None else f"rank {inject['rank']}"
@@ -69,6 +73,11 @@ def conditions(run: Mapping[str, Any]) -> Sequence[str]:
             f"A delay is put in on purpose: {inject['ms']:g} ms, {inject['phase']}, {who}."
         )
     return sentences
+
+
+def _limits_insides(run: Mapping[str, Any]) -> bool:
+    nodes = run.get("lab", {}).get("nodes", ())
+    return any(node.get("intra_rate_bits_per_s") for node in nodes)
 
 
 def unusual_steps(job: Mapping[str, Any]) -> Sequence[str]:

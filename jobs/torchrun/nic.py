@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from ddp.nic import nic_towards, nics
+from ddp.nic import GLOO_NIC, nic_towards, nics
 from jobs.errors import LaunchError
 
-GLOO_NIC = "GLOO_SOCKET_IFNAME"
 RULE = "gradients cross one NIC of this machine, by its exact name or the subnet of its address"
 
 Nics = Mapping[str, tuple[str, ...]]

@@ -29,7 +29,8 @@ def make_bucket(parameters: list[Parameter], world_size: int) -> Bucket:
         segments=1,
         status_numel=status_numel(dtype, world_size),
     )
-    return Bucket(0, layout, parameters, world_size, Fingerprints([parameters]))
+    buffer = torch.zeros(layout.numel, dtype=parameters[0].dtype)
+    return Bucket(0, layout, parameters, world_size, Fingerprints([parameters]), buffer)
 
 
 def parameters(dtype: torch.dtype, seed: int = 0) -> list[Parameter]:

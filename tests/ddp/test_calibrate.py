@@ -2,11 +2,13 @@
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from ddp import calibrate
@@ -30,6 +32,12 @@ class Counting:
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Any:
         return self.inner.recv(tensor, peer, tag)
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Any:
+        return self.inner.borrow(like, peer, tag)
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return self.inner.allocate(rows)
 
     def close(self) -> None:
         self.inner.close()

@@ -1,36 +1,26 @@
 """The executor: the same bytes as replay and fold, whatever the delays; every message awaited."""
 
 import itertools
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ddp.algorithms import (
-    hierarchical_leader_schedule,
-    hierarchical_schedule,
-    parameter_server_schedule,
-    ring_for,
-    ring_schedule,
-)
 from ddp.cost import payload_bytes
 from ddp.errors import DdpError
 from ddp.executor import NativeCollective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fold import (
-    fold_hierarchical,
-    fold_hierarchical_leader,
-    fold_parameter_server,
-    fold_ring,
-)
 from ddp.program import IN_FLIGHT
 from ddp.replay import replay
-from ddp.schedule import Schedule
 from ddp.timing import Traffic
+from ddp.transport import Loan, Pending, Transport
 from ddp.transport.p2p import P2PTransport
 from tests.ddp.samples import random_buffers
+from tests.ddp.variants import DTYPES, VARIANTS, Variant, random_floats, same_bytes
 
 InMemory = Callable[..., tuple[list[Tensor], list[Traffic]]]
 
@@ -43,78 +33,117 @@ FABRICS = {
     "one rank a node": (0, 1, 2),
     "one rank": (0,),
 }
-ORDERS = ("contiguous", "interleaved", "shuffled")
-GROUPED = ("hierarchical", "hierarchical_leader", "parameter_server")
 NUMELS = (0, 1, 5, 6, 7, 997)
+EVERYWHERE = [
+    pytest.param(variant, fabric, id=f"{variant} on {name}")
+    for name, fabric in ((name, Fabric(node_of)) for name, node_of in FABRICS.items())
+    for variant in VARIANTS
+    if variant.serves(fabric)
+]
+BY_NAME = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 
-def build(algorithm: str, fabric: Fabric) -> Schedule:
-    if algorithm == "hierarchical":
-        return hierarchical_schedule(fabric.groups)
-    if algorithm == "hierarchical_leader":
-        return hierarchical_leader_schedule(fabric.groups)
-    if algorithm == "parameter_server":
-        return parameter_server_schedule(fabric.num_ranks)
-    return ring_schedule(ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0))
-
-
-def fold(algorithm: str, fabric: Fabric, buffers: list[Tensor], segments: int) -> Tensor:
-    if algorithm == "hierarchical":
-        return fold_hierarchical(buffers, fabric.groups, segments)
-    if algorithm == "hierarchical_leader":
-        return fold_hierarchical_leader(buffers, fabric.groups, segments)
-    if algorithm == "parameter_server":
-        return fold_parameter_server(buffers)
-    order = ring_for(fabric, algorithm, 7 if algorithm == "shuffled" else 0)
-    return fold_ring(buffers, order, segments)
-
-
-@pytest.mark.parametrize("algorithm", [*ORDERS, *GROUPED])
-@pytest.mark.parametrize("fabric", FABRICS.values(), ids=FABRICS)
+@pytest.mark.parametrize(("variant", "fabric"), EVERYWHERE)
 def test_same_bytes_as_replay_and_fold(
-    in_memory: InMemory, fabric: tuple[int, ...], algorithm: str
+    in_memory: InMemory, variant: Variant, fabric: Fabric
 ) -> None:
-    placed = Fabric(fabric)
-    schedule = build(algorithm, placed)
+    schedule = variant.build(fabric)
     for numel, segments in itertools.product(NUMELS, (1, 3)):
-        buffers = random_buffers(placed.num_ranks, numel)
-        results, _ = in_memory(schedule, placed, buffers, segments, seed=numel, max_delay_s=5e-4)
-        expected = fold(algorithm, placed, buffers, segments)
+        buffers = random_floats(fabric.num_ranks, numel)
+        results, _ = in_memory(schedule, fabric, buffers, segments, seed=numel, max_delay_s=5e-4)
+        expected = variant.fold(fabric, buffers, segments)
         for result, replayed in zip(results, replay(schedule, buffers, segments), strict=True):
-            assert torch.equal(result, replayed)
-            assert torch.equal(result, expected)
+            assert same_bytes(result, replayed)
+            assert same_bytes(result, expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("algorithm", ["contiguous", *GROUPED])
+@BY_NAME
+def test_every_dtype_is_summed_in_itself(in_memory: InMemory, variant: Variant) -> None:
+    fabric = Fabric((0, 1, 0, 1))
+    schedule = variant.build(fabric)
+    for dtype in DTYPES:
+        buffers = random_floats(4, 23, dtype)
+        expected = variant.fold(fabric, buffers, 2)
+        for result in in_memory(schedule, fabric, buffers, 2)[0]:
+            assert same_bytes(result, expected), dtype
+
+
+@pytest.mark.parametrize("seed", range(3))
+@BY_NAME
 def test_delays_and_many_segments_change_nothing(
-    in_memory: InMemory, algorithm: str, seed: int
+    in_memory: InMemory, variant: Variant, seed: int
 ) -> None:
     fabric = Fabric((0, 1, 0, 1))
-    schedule = build(algorithm, fabric)
-    buffers = random_buffers(4, 211)
+    schedule = variant.build(fabric)
+    buffers = random_floats(4, 211)
     segments = 2 * IN_FLIGHT + 1
     results, _ = in_memory(
-        schedule, fabric, buffers, segments, seed=seed, max_delay_s=3e-3, scribble=True
+        schedule, fabric, buffers, segments, seed=seed, max_delay_s=2e-3, scribble=True
     )
-    expected = fold(algorithm, fabric, buffers, segments)
-    assert all(torch.equal(result, expected) for result in results)
+    expected = variant.fold(fabric, buffers, segments)
+    assert all(same_bytes(result, expected) for result in results)
 
 
-@pytest.mark.parametrize("algorithm", [*ORDERS, *GROUPED])
-@pytest.mark.parametrize("fabric", FABRICS.values(), ids=FABRICS)
-def test_bytes_sent_are_those_of_the_schedule(
-    in_memory: InMemory, fabric: tuple[int, ...], algorithm: str
+class Tardy:
+    """A transport whose rank is late, by seed, to whatever it begins."""
+
+    def __init__(self, inner: Transport, seed: int) -> None:
+        self.inner = inner
+        self.generator = random.Random(seed)
+
+    def late(self) -> None:
+        if self.generator.random() < 0.3:
+            time.sleep(self.generator.uniform(0, 5e-3))
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        self.late()
+        return self.inner.send(tensor, peer, tag)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        self.late()
+        return self.inner.recv(tensor, peer, tag)
+
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Loan:
+        self.late()
+        return self.inner.borrow(like, peer, tag)
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return self.inner.allocate(rows)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@BY_NAME
+def test_ranks_that_enter_stages_late_change_nothing(
+    in_memory: InMemory, variant: Variant, seed: int
 ) -> None:
-    placed = Fabric(fabric)
-    schedule = build(algorithm, placed)
+    """Other ranks are a stage ahead of them by then, and would write what they still read."""
+    fabric = Fabric((1, 0, 2, 1, 0, 0, 0, 2))
+    schedule = variant.build(fabric)
+    buffers = random_floats(8, 97)
+
+    def wrap(rank: int, transport: Transport) -> Transport:
+        return Tardy(transport, 8 * seed + rank)
+
+    results, _ = in_memory(schedule, fabric, buffers, 3, wrap=wrap, scribble=True)
+    expected = variant.fold(fabric, buffers, 3)
+    assert all(same_bytes(result, expected) for result in results)
+
+
+@pytest.mark.parametrize(("variant", "fabric"), EVERYWHERE)
+def test_bytes_sent_are_those_of_the_schedule(
+    in_memory: InMemory, variant: Variant, fabric: Fabric
+) -> None:
+    schedule = variant.build(fabric)
     numel, segments = 1_001, 3
-    buffers = random_buffers(placed.num_ranks, numel)
-    _, traffic = in_memory(schedule, placed, buffers, segments)
-    by_node = dict.fromkeys(fabric, 0)
-    for rank, node in enumerate(fabric):
+    buffers = random_buffers(fabric.num_ranks, numel)
+    _, traffic = in_memory(schedule, fabric, buffers, segments)
+    by_node = dict.fromkeys(fabric.node_of, 0)
+    for rank, node in enumerate(fabric.node_of):
         by_node[node] += traffic[rank].inter_node_bytes or 0
-    assert by_node == payload_bytes(schedule, placed, numel, 4, segments)
+    assert by_node == payload_bytes(schedule, fabric, numel, 4, segments)
 
 
 def test_noop_leaves_the_buffer_alone() -> None:
@@ -130,44 +159,35 @@ def test_unknown_collective_is_refused() -> None:
         make_collective("rign", None, 0, Fabric((0,)), None, 1.0)  # type: ignore[arg-type]
 
 
-DTYPES = (torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
-
-
 def test_real_sockets_give_the_bytes_of_replay(ranks: Any) -> None:
     """gloo on 127.0.0.1: every algorithm, edge sizes, every dtype."""
     fabric = Fabric((0, 1, 0, 1))
     cases = [
-        (algorithm, numel, segments, torch.float32)
-        for algorithm in (*ORDERS, *GROUPED)
+        (variant, numel, segments, torch.float32)
+        for variant in VARIANTS
         for numel, segments in ((0, 1), (1, 2), (3, 1), (4, 1), (10_007, 1), (300_007, 12))
     ]
-    cases += [("hierarchical", 101, 2, dtype) for dtype in DTYPES]
+    cases += [(Variant("hierarchical"), 101, 2, dtype) for dtype in DTYPES]
 
-    def inputs(numel: int, dtype: torch.dtype) -> list[Tensor]:
-        buffers = random_buffers(4, numel)
-        return [(buffer * 100).to(dtype) for buffer in buffers]
-
-    def body(rank: int) -> list[Tensor]:
+    def body(rank: int) -> list[Any]:
         import torch.distributed as dist
 
         transport = P2PTransport(dist.group.WORLD)  # type: ignore[arg-type]
         results = []
-        for algorithm, numel, segments, dtype in cases:
-            schedule = build(algorithm, fabric)
+        for variant, numel, segments, dtype in cases:
+            schedule = variant.build(fabric)
             collective = ScheduledCollective(schedule, rank, fabric, transport, 20)
-            buffer = inputs(numel, dtype)[rank]
+            buffer = random_floats(4, numel, dtype)[rank]
             collective.all_reduce(buffer, segments, 0)
-            results.append(torch.view_as_real(buffer) if buffer.is_complex() else buffer)
-        return [result.to(torch.float64).numpy() for result in results]
+            results.append(buffer.view(torch.uint8).numpy())
+        return results
 
     values = ranks.run(4, body)
-    for place, (algorithm, numel, segments, dtype) in enumerate(cases):
-        buffers = inputs(numel, dtype)
-        expected = replay(build(algorithm, fabric), buffers, segments)[0]
-        real = torch.view_as_real(expected) if expected.is_complex() else expected
+    for place, (variant, numel, segments, dtype) in enumerate(cases):
+        expected = replay(variant.build(fabric), random_floats(4, numel, dtype), segments)[0]
         for rank in range(4):
             found = torch.from_numpy(values[rank][place])
-            assert torch.equal(found, real.to(torch.float64)), (algorithm, numel, dtype, rank)
+            assert torch.equal(found, expected.view(torch.uint8)), (variant, numel, dtype, rank)
 
 
 def test_native_sums_exact_integers(ranks: Any) -> None:

@@ -1,7 +1,8 @@
 """What the executor waits for: a forgotten acknowledgement or transfer shows; peers are named."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.algorithms import hierarchical_schedule, parameter_server_schedule, ring_schedule
+from ddp.algorithms import ring_schedule
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
@@ -20,16 +21,13 @@ from ddp.timing import Traffic
 from ddp.transport import Transport
 from ddp.transport.memory import MemoryNetwork
 from tests.ddp.samples import random_buffers
+from tests.ddp.variants import VARIANTS, Variant
 
 InMemory = Callable[..., tuple[list[Tensor], list[Traffic]]]
 
 
-def build(algorithm: str, fabric: Fabric) -> Schedule:
-    if algorithm == "hierarchical":
-        return hierarchical_schedule(fabric.groups)
-    if algorithm == "parameter_server":
-        return parameter_server_schedule(fabric.num_ranks)
-    return ring_schedule(range(fabric.num_ranks))
+BY_NAME = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+RING_OF_TWO = ring_schedule((0, 1))
 
 
 def test_both_ends_write_what_they_send(in_memory: InMemory) -> None:
@@ -74,6 +72,12 @@ class Forgetful:
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Any:
         return self.inner.recv(tensor, peer, tag)
 
+    def borrow(self, like: Tensor, peer: int, tag: int) -> Any:
+        return self.inner.borrow(like, peer, tag)
+
+    def allocate(self, rows: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+        return self.inner.allocate(rows)
+
     def close(self) -> None:
         self.inner.close()
 
@@ -83,17 +87,21 @@ class Never:
         """Forgotten."""
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
-def test_one_forgotten_acknowledgement_is_caught(in_memory: InMemory, algorithm: str) -> None:
+@BY_NAME
+def test_one_forgotten_acknowledgement_is_caught(in_memory: InMemory, variant: Variant) -> None:
+    """Of every send of every rank, in turn."""
     fabric = Fabric((0, 0, 1, 1))
-    schedule = build(algorithm, fabric)
+    schedule = variant.build(fabric)
     buffers = random_buffers(4, 64)
-    num_sends = sum(len(action.sends) for action in project(schedule, rank=2))
-    assert num_sends > 2
-    for forgotten in range(num_sends):
+    num_sends = [sum(len(each.sends) for each in project(schedule, rank)) for rank in range(4)]
+    assert min(num_sends) >= 1 and sum(num_sends) >= 6
+    forgotten = [(rank, send) for rank in range(4) for send in range(num_sends[rank])]
+    for forgetful, send in forgotten:
 
-        def wrap(rank: int, transport: Transport, forgotten: int = forgotten) -> Transport:
-            return Forgetful(transport, forgotten) if rank == 2 else transport
+        def wrap(
+            rank: int, inner: Transport, whose: int = forgetful, which: int = send
+        ) -> Transport:
+            return Forgetful(inner, which) if rank == whose else inner
 
         with pytest.raises(TransportError, match="acknowledged"):
             in_memory(schedule, fabric, buffers, 1, wrap=wrap, scribble=True)
@@ -102,7 +110,7 @@ def test_one_forgotten_acknowledgement_is_caught(in_memory: InMemory, algorithm:
 def test_returning_before_the_last_acknowledgement_corrupts(in_memory: InMemory) -> None:
     """Why acknowledgements matter: the peer reads what the caller wrote after the call."""
     fabric = Fabric((0, 1))
-    schedule = build("ring", fabric)
+    schedule = RING_OF_TWO
 
     def wrap(rank: int, transport: Transport) -> Transport:
         return Forgetful(transport, 1) if rank == 0 else transport
@@ -119,22 +127,18 @@ def test_returning_before_the_last_acknowledgement_corrupts(in_memory: InMemory)
         )
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "parameter_server"])
-def test_one_missing_transfer_is_caught(in_memory: InMemory, algorithm: str) -> None:
+@BY_NAME
+def test_one_missing_transfer_is_caught(in_memory: InMemory, variant: Variant) -> None:
     fabric = Fabric((0, 0, 1, 1))
-    stages = [list(stage) for stage in build(algorithm, fabric)]
+    whole = variant.build(fabric)
+    stages = list(whole)
     buffers = random_buffers(4, 64)
-    expected = replay(build(algorithm, fabric), buffers)[0]
+    expected = replay(whole, buffers)[0]
     for index, stage in enumerate(stages):
         for missing in range(len(stage)):
-            rest = [t for place, t in enumerate(stage) if place != missing]
-            mutant = [*stages[:index], rest, *stages[index + 1 :]]
-            schedule = Schedule(
-                4,
-                build(algorithm, fabric).num_chunks,
-                "mutant",
-                partial(iter, [tuple(each) for each in mutant if each]),
-            )
+            rest = (*stage[:missing], *stage[missing + 1 :])
+            mutant = [*stages[:index], *filter(None, [rest]), *stages[index + 1 :]]
+            schedule = replace(whole, stages=partial(iter, mutant))
             results, _ = in_memory(schedule, fabric, buffers, 1)
             assert not all(torch.equal(result, expected) for result in results)
 
@@ -142,7 +146,7 @@ def test_one_missing_transfer_is_caught(in_memory: InMemory, algorithm: str) -> 
 def test_a_silent_peer_is_named_with_bucket_and_stage() -> None:
     fabric = Fabric((0, 1))
     transport = MemoryNetwork(2).transport(0)
-    collective = ScheduledCollective(build("ring", fabric), 0, fabric, transport, 0.05)
+    collective = ScheduledCollective(RING_OF_TWO, 0, fabric, transport, 0.05)
     with pytest.raises(PeerTimeout) as raised:
         collective.all_reduce(torch.ones(4), 1, 3)
     text = "bucket 3, stage 0, segment 0: rank 1 sent nothing for 0.05 s"
@@ -153,7 +157,7 @@ def test_a_peer_that_leaves_is_named() -> None:
     fabric = Fabric((0, 1))
     network = MemoryNetwork(2)
     network.transport(1).close()
-    collective = ScheduledCollective(build("ring", fabric), 0, fabric, network.transport(0), 10)
+    collective = ScheduledCollective(RING_OF_TWO, 0, fabric, network.transport(0), 10)
     with pytest.raises(
         TransportError, match=r"bucket 0, stage 0.* with rank 1 failed: rank 1 has closed"
     ):

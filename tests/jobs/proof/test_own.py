@@ -108,8 +108,8 @@ def test_a_wrong_one_is_told_with_its_first_difference(
     assert [line["name"] for line in ours] == [variant.name for variant in variants()]
     assert mine["name"] == "mine:star"
     assert mine["first_difference"].startswith(
-        "ranks on nodes 0 0 0, 0 elements, 1 segment, in memory: mine:star: rank 2 ends with chunk "
-        "0 holding rank 0 0 times"
+        "ranks on nodes 0 0 0, 7 elements, 1 segment, complex64, in memory: mine:star: rank 2 "
+        "ends with chunk 0 holding rank 0 0 times"
     )
 
 
