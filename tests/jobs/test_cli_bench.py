@@ -14,7 +14,10 @@ import jobs.bench.launcher
 from cluster.lab import Lab
 from jobs.rankplan import Program
 from jobs.report.bench_live import LiveBench
+from jobs.report.bench_screen import closing_screen
+from jobs.report.text import plain
 from jobs.underlay import Underlay
+from tests.jobs.bench.samples import HIER, NATIVE, bench_spec, rows
 from tests.jobs.command import call, valid
 from tests.jobs.conftest import MakeLab
 from tests.jobs.samples import flat
@@ -103,6 +106,7 @@ def test_the_screen(
     assert "3 rounds after 1 of warm-up; time of the slowest rank. About" in words
     assert "wrong: 0 (each sum on each rank in each round" in words
     assert "PASS" in words
+    assert "at 100 % nothing can be faster on this link" in words
     assert ("interleaved" in words) == ("--placement" in more)
     assert ("it is no link's load" in words) == ("--busbw" in more)
     (folder,) = [path.name for path in Path("runs").iterdir()]
@@ -221,3 +225,14 @@ def test_make_says_it_as_the_command_does() -> None:
         *("ddplab", "bench", "allreduce"),
         *("--sizes=64KiB 1MiB", "--iters=5", "--algorithms=native ring", "--check"),
     ]
+
+
+def test_what_is_faster_than_the_limit_is_explained() -> None:
+    short, long = (
+        rows(bench_spec(NATIVE, HIER), [[[30.0] * 3, [20.0] * 3]], limit_ms=limit_ms)
+        for limit_ms in (21.0, 19.0)
+    )
+    assert "let the first bytes pass at once" in flat(
+        plain(closing_screen(short, None, False, 100))
+    )
+    assert "faster on this link" in flat(plain(closing_screen(long, None, False, 100)))
