@@ -5,7 +5,7 @@
 
 override SHELL := /bin/sh
 override TARGETS := help setup doctor cluster-up cluster-status cluster-probe link cluster-down \
-                    run compare scale predict collect proof runs runs-clean ray-up ray-down \
+                    run compare scale bench predict collect proof runs runs-clean ray-up ray-down \
                     base-image test check benchmarks bench-ddp lessons
 # Words that say more about the target before them: make proof algorithms.
 override WORDS := $(if $(filter proof,$(MAKECMDGOALS)),algorithms)

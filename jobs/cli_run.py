@@ -81,12 +81,13 @@ def runs(as_json: bool) -> None:
 @click.option("--keep", type=int, required=True, help="How many of the last runs stay.")
 @json_option
 def runs_clean(keep: int, as_json: bool) -> None:
-    """Remove all runs but the last KEEP; running ones, and folders of others, stay."""
-    from jobs.bundles import clean_bundles
+    """Remove all runs, and benches, but the last KEEP; running ones, and others' folders, stay."""
+    from jobs.bundles import clean_benches, clean_bundles
     from jobs.runfolder import clean_runs, list_runs
 
     removed = [folder.run_id for folder in clean_runs(RUNS, keep)]
-    bundles = [folder.run_id for folder in clean_bundles(RUNS)]
+    others = [*clean_bundles(RUNS), *clean_benches(RUNS, keep)]
+    bundles = [folder.run_id for folder in others]
     kept = [folder.run_id for folder in list_runs(RUNS)]
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "removed": removed, "kept": kept}))

@@ -10,6 +10,7 @@ JobError
 +-- RunFailed        the job ended without doing what was asked
 +-- RunStopped       a person stopped the job
 +-- CompareError     jobs or runs that cannot be held side by side
++-- BenchError       all-reduces that cannot be timed as asked
 """
 
 from collections.abc import Sequence
@@ -95,3 +96,9 @@ class CompareError(JobError):
     """Jobs or runs that cannot be held side by side."""
 
     kind = "not_comparable"
+
+
+class BenchError(JobError):
+    """All-reduces that cannot be timed as asked."""
+
+    kind = "bad_bench"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 EVENTS_FD = "DDPLAB_EVENTS_FD"
 
-PhaseName = Literal["start", "no_network", "warm_up", "train", "finish"]
+PhaseName = Literal["start", "no_network", "warm_up", "train", "turn", "finish"]
 
 
 class Events:
@@ -47,6 +47,10 @@ class Events:
 
     def finished(self, params_sha256: str, steps: int) -> None:
         self._send("finished", params_sha256=params_sha256, steps=steps)
+
+    def finished_with(self, result: Mapping[str, Any]) -> None:
+        """The end of a rank that trained nothing, and what it found."""
+        self._send("finished", result=result)
 
     def record(self, line: str) -> None:
         """A line of this rank's records."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PHASES = ("start", "warm_up", "no_network", "train", "finish")
+PHASES = ("start", "warm_up", "no_network", "train", "turn", "finish")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Progress:
             return "before its start"
         job, phase, done = reports[-1]
         of_job = f" of {self.job_names[job]}" if len(self.job_names) > 1 else ""
+        if phase == "turn":
+            return f"after turn {done}"
         words = (
             f"after {phase.replace('_', '-')} step {done}" if phase in STEPPED else f"at {phase}"
         )

@@ -49,7 +49,7 @@ def describe_run(run_id: str, site: Site, plan: RankPlan, created_at: datetime) 
         "run_id": run_id,
         "created_at": created_at.isoformat(timespec="milliseconds"),
         "job": plan.job.model_dump(mode="json"),
-        "lab": _lab(site),
+        "lab": lab_json(site),
         "nnodes": len(plan.nodes),
         "nproc_per_node": plan.nproc_per_node,
         "world_size": len(plan.node_of),
@@ -105,7 +105,8 @@ def measured_by_ranks(header: Mapping[str, Any], spec: ClusterSpec) -> dict[str,
     return {**probe, "links": links}
 
 
-def _lab(site: Site) -> dict[str, Any]:
+def lab_json(site: Site) -> dict[str, Any]:
+    """Where it is, as every document has it."""
     return {
         "name": site.name,
         "backend": site.backend,

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Train several jobs in turn; say how many times as fast each is.",
     ),
     "scale": ("jobs.cli_scale", "Train at several numbers of nodes; see what each one adds."),
+    "bench": ("jobs.cli_bench", "Time all-reduces side by side, without training."),
     "collect": (
         "jobs.cli_collect",
         "Make one run of what ranks left on several machines.",
@@ -122,6 +123,8 @@ def _attempt(asked: list[str], as_json: bool) -> int:
         return _tell(_usage(exc), as_json, MISUSED)
     except CommandLineError as exc:
         return _tell(exc, as_json, MISUSED)
+    except RunStopped as exc:
+        return _tell(exc, as_json, STOPPED)
     except (ClusterError, JobError) as exc:
         return _tell(exc, as_json, FAILED)
     except click.Abort as exc:

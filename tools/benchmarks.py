@@ -3,8 +3,6 @@
 Makes a lab of its own and takes it down; needs some minutes and a machine that does nothing else.
 """
 
-import statistics
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from tempfile import TemporaryDirectory
@@ -14,15 +12,13 @@ from cluster.errors import NoLab
 from cluster.lab import bring_up, take_down
 from cluster.nodes import Making
 from cluster.spec import load_cluster
-from ddp.cost import inter_node_bound
-from tools.allreduce_rank import ALGORITHMS, ROUNDS, SIZE_BYTES
 from tools.container_benchmarks import agreement_lines, container_lines
-from tools.rank_results import run_ranks
-from tools.timing import ddplab, first_step_s, machine, row
+from tools.timing import ddplab, ddplab_json, first_step_s, machine, row
 
 LAB = "benchmarks"
 BACKEND = "netns"
 REPEATS = 5
+SIZE, ROUNDS = "16MiB", 10
 
 
 def main() -> None:
@@ -31,7 +27,7 @@ def main() -> None:
     try:
         for line in command_lines():
             print(line, flush=True)
-        print(f"\n16 MiB of float32, 2x2 at 400mbit, algorithms in turn, {ROUNDS} rounds:\n")
+        print(f"\n{SIZE} of float32, 2x2 at 400mbit, algorithms in turn, {ROUNDS} rounds:\n")
         print("| algorithm | ms: median (p10 - p90) | times as fast as native | target |")
         print("|---|---|---|---|")
         for line in allreduce_lines():
@@ -81,30 +77,21 @@ def command_lines() -> list[str]:
 
 
 def allreduce_lines() -> list[str]:
-    lab = bring_up(load_cluster("2x2", "400mbit"), LAB, Making(BACKEND))
-    assert lab.probe is not None
-    measured = [
-        link["measured_bytes_per_second"]
-        for link in lab.probe.to_json()["links"]
-        if link["mode"] == "both_ways"
-    ]
-    wire_s = inter_node_bound(SIZE_BYTES, lab.spec.nodes) / min(measured)
-    ranks = run_ranks(lab, "tools.allreduce_rank:main")
-    wrong = sum(rank["num_wrong"] for rank in ranks)
+    bring_up(load_cluster("2x2", "400mbit"), LAB, Making(BACKEND))
+    rows = ddplab_json("bench", "allreduce", "--lab", LAB, "--sizes", SIZE)["rows"]
     lines = []
-    native_s: Sequence[float] = ()
-    for name in ALGORITHMS:
-        rounds_s = [max(each) for each in zip(*(r["times_s"][name] for r in ranks), strict=True)]
-        native_s = native_s or rounds_s
-        deciles = statistics.quantiles(rounds_s, n=10)
-        gain = statistics.median(n / own for n, own in zip(native_s, rounds_s, strict=True))
+    for found in rows:
+        time, name = found["time_s"], found["algorithm"]
         target = {"native": "", "ring": "at least 0.9", "hierarchical": "at least 1.3"}[name]
         lines.append(
-            f"| {name} | {statistics.median(rounds_s) * 1e3:.0f} "
-            f"({deciles[0] * 1e3:.0f} - {deciles[-1] * 1e3:.0f}) | {gain:.2f} | {target} |"
+            f"| {name} | {time['median'] * 1e3:.0f} "
+            f"({time['p10'] * 1e3:.0f} - {time['p90'] * 1e3:.0f}) "
+            f"| {found['speedup_over_native']:.2f} | {target} |"
         )
-    ceiling = statistics.median(native_s) / wire_s
-    lines.append(f"| no algorithm can be faster than | {wire_s * 1e3:.0f} | {ceiling:.2f} | |")
+    least_s, native_s = rows[0]["limit_s"], rows[0]["time_s"]["median"]
+    ceiling = f"{least_s * 1e3:.0f} | {native_s / least_s:.2f}"
+    lines.append(f"| no algorithm can be faster than | {ceiling} | |")
+    wrong = sum(row["wrong"] for row in rows)
     return [*lines, "", f"Wrong sums: {wrong} (every rank and round against exact integers)."]
 
 

@@ -1,5 +1,6 @@
 """Times the command as a person waits for it, and names the machine; shared by the benchmarks."""
 
+import json
 import platform
 import statistics
 import subprocess
@@ -7,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from jobs.records import read_records, records_path
 from jobs.runinfo import num_cores
@@ -27,6 +30,18 @@ def machine() -> str:
 def ddplab(*words: str, cwd: str | None = None) -> float:
     """Seconds the command takes. SystemExit where it fails."""
     start_s = time.monotonic()
+    _output(words, cwd)
+    return time.monotonic() - start_s
+
+
+def ddplab_json(*words: str) -> dict[str, Any]:
+    """What the command answers under --json; its files are not kept. SystemExit where it fails."""
+    with TemporaryDirectory() as folder:
+        answer: dict[str, Any] = json.loads(_output((*words, "--json"), folder))
+    return answer
+
+
+def _output(words: Sequence[str], cwd: str | None) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "jobs.cli", *words],
         cwd=cwd,
@@ -36,7 +51,7 @@ def ddplab(*words: str, cwd: str | None = None) -> float:
     )
     if done.returncode:
         raise SystemExit(f"ddplab {' '.join(words)}: {done.stderr}")
-    return time.monotonic() - start_s
+    return done.stdout
 
 
 def first_step_s(folder: str, lab: str) -> float:

@@ -102,6 +102,15 @@ VERBS: dict[str, Verb] = {
         ("JOBS", "NODES"),
         command=("ddplab", "scale"),
     ),
+    "bench": Verb(
+        "all-reduces side by side, without training",
+        (
+            *("SIZES", "MINBYTES", "MAXBYTES", "STEPFACTOR", "ITERS", "WARMUP_ITERS"),
+            *("ALGORITHMS", "DTYPE", "RING_ORDER", "PLACEMENT", "BUSBW", "CHECK"),
+            *("LAB", "RATE", *_SITE, "NODES"),
+        ),
+        command=("ddplab", "bench", "allreduce"),
+    ),
     "collect": Verb(
         "torchrun on machines that share no folder: one run",
         ("FROM", "OUT"),
@@ -173,8 +182,10 @@ _OPTIONS = (
     ),
     *("PARAMETERS", "DTYPE", "BYTES", "NICS", "LATENCY", "INTRA_LATENCY", "COMPUTE", "OVERLAP"),
     "CALIBRATE",
+    *("SIZES", "MINBYTES", "MAXBYTES", "STEPFACTOR", "ITERS", "WARMUP_ITERS", "ALGORITHMS"),
+    *("RING_ORDER", "PLACEMENT"),
 )
-FLAGS = ("ALL", "ALLOW_DIFFERENT", "CHECK", "DRY_RUN", "EXAMPLE", "MONITORING", "QUICK")
+FLAGS = ("ALL", "ALLOW_DIFFERENT", "BUSBW", "CHECK", "DRY_RUN", "EXAMPLE", "MONITORING", "QUICK")
 """Variables that have one value, 1, and stand for an option without one."""
 
 

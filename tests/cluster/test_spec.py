@@ -28,7 +28,8 @@ def written(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "ranks"), [("2x2", 2, 2), ("2x4", 2, 4), ("4x2", 4, 2), ("4x1", 4, 1)]
+    ("name", "nodes", "ranks"),
+    [("2x2", 2, 2), ("2x4", 2, 4), ("4x2", 4, 2), ("4x1", 4, 1), ("1x2", 1, 2), ("1x4", 1, 4)],
 )
 def test_the_catalog_says_what_its_names_say(name: str, nodes: int, ranks: int) -> None:
     spec = load_cluster(name)
@@ -39,7 +40,7 @@ def test_the_catalog_says_what_its_names_say(name: str, nodes: int, ranks: int) 
 
 
 def test_catalog_is_listed() -> None:
-    assert catalog_names() == ("2x2", "2x4", "4x1", "4x2", "slow-node")
+    assert catalog_names() == ("1x2", "1x4", "2x2", "2x4", "4x1", "4x2", "slow-node")
 
 
 def test_reads_a_full_file_and_applies_overrides(tmp_path: Path) -> None:
@@ -151,7 +152,9 @@ def test_jitter_needs_a_delay_also_after_overrides(tmp_path: Path) -> None:
         load_cluster(written(tmp_path, FULL.replace("delay: 20ms", "delay: 500us")))
 
 
-@pytest.mark.parametrize(("name", "hint"), [("2x3", "2x2"), ("ring", "known: 2x2, 2x4, 4x1, 4x2")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("2x3", "2x2"), ("ring", "known: 1x2, 1x4, 2x2, 2x4, 4x1, 4x2")]
+)
 def test_unknown_names_list_the_catalog(name: str, hint: str) -> None:
     with pytest.raises(ClusterError) as caught:
         load_cluster(name)

@@ -12,6 +12,7 @@ BASE = {
     "run": ["hier"],
     "compare": ["ring", "hier"],
     "scale": ["ring", "--nodes", "1", "--backend", "netns"],
+    "bench": ["allreduce"],
     "proof": ["algorithms"],
     "runs": [],
     "runs-clean": ["--keep", "1"],

@@ -3,7 +3,7 @@
 A test sends a line of JSON, a list with the argument of each rank, and reads a line back: for each
 rank its exit status, what it told its launcher, and its log. Ranks end when the host does. An
 argument may carry test_file_limit_bytes: that rank's disk is full after so much. One that holds a
-rank's argument under "rank" is of several jobs that take turns.
+rank's argument under "rank" is of several jobs that take turns, or of a bench.
 """
 
 import ctypes
@@ -28,6 +28,7 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     gc.disable()  # as an agent imports
+    from jobs.bench.rank import main as bench_main
     from jobs.rankplan import TORCHS_COMPILER
     from jobs.rounds.rank import main as turns_main
     from jobs.worker import main as rank_main
@@ -47,7 +48,9 @@ def main() -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         try:
-            (rank_main if who(argument) is argument else turns_main)(argument)
+            alone = who(argument) is argument
+            program = rank_main if alone else bench_main if "bench" in argument else turns_main
+            program(argument)
         except SystemExit as exc:
             return int(exc.code or 0)
         except BaseException:

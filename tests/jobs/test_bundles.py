@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from jobs.bundles import clean_bundles
+from jobs.bundles import clean_benches, clean_bundles
 from jobs.runfolder import clean_runs
 from tests.jobs.test_runfolder import make
 
@@ -43,3 +43,17 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 def test_without_a_folder_of_runs_there_is_nothing_to_clean(tmp_path: Path) -> None:
     assert clean_bundles(tmp_path / "runs") == []
+
+
+def test_of_benches_the_newest_stay(tmp_path: Path) -> None:
+    for name, created_at in (("a", "2026-11-03"), ("b", "2026-11-01"), ("c", "2026-11-02")):
+        document = {"folder": name, "created_at": created_at}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bench.json").write_text(json.dumps(document))
+    (tmp_path / "copied").mkdir()
+    (tmp_path / "copied" / "bench.json").write_text(json.dumps({"folder": "b"}))
+    assert clean_benches(tmp_path, 3) == []
+    assert [folder.run_id for folder in clean_benches(tmp_path, 1)] == ["b", "c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "copied"]
+    assert [folder.run_id for folder in clean_benches(tmp_path, 0)] == ["a"]
+    assert clean_benches(tmp_path / "none", 0) == []

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from jobs.compare import stats
-from jobs.compare.stats import Estimate, speed_up
+from jobs.compare.stats import Estimate, round_by_round, speed_up
 
 SLOW, FAST = [[0.3, 0.3], [0.3, 0.3], [0.3, 0.3]], [[0.2, 0.2], [0.2, 0.2], [0.2, 0.2]]
 
@@ -85,4 +85,39 @@ def test_the_interval_covers_what_it_says(
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 1.2 <= found.high
+    assert covered >= 90
+
+
+def test_a_round_that_was_held_up_counts_as_one() -> None:
+    base, job = [10.0, 10.2, 9.8, 10.0, 100.0], [5.0, 5.1, 4.9, 5.0, 5.0]
+    found = round_by_round(base, job)
+    assert found.value == pytest.approx(2.0)
+    assert found.low is not None and found.high is not None
+    assert found.low < 2.0 < found.high
+    assert round_by_round([10.0], [5.0]) == Estimate(2.0, None, None)
+
+
+def test_rounds_are_held_against_the_same_round() -> None:
+    """The machine gets slower all the time, for both alike."""
+    base = [10.0 * 1.5**number for number in range(8)]
+    found = round_by_round(base, [each / 2 for each in base])
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert found.sure
+
+
+def test_the_interval_of_rounds_covers_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 benches of 10 rounds with a true ratio of 2, where machines only ever hold up."""
+    monkeypatch.setattr(stats, "RESAMPLES", 100)
+    generator = random.Random(7)
+
+    def held_up(round_s: float) -> float:
+        return round_s * (1 + abs(generator.gauss(0, 0.03)))
+
+    covered = 0
+    for _ in range(100):
+        drifts = [generator.gauss(1, 0.1) for _ in range(10)]
+        base = [held_up(2 * drift) for drift in drifts]
+        found = round_by_round(base, [held_up(drift) for drift in drifts])
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 2 <= found.high
     assert covered >= 90

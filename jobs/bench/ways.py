@@ -1,0 +1,129 @@
+"""How each contender reduces a buffer of each size: which schedule, in how many segments.
+
+Owns the choice and what is made of it; runs on the ranks. Times nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ddp.algorithms import find_algorithm, ring_schedule
+from ddp.cost import inter_node_bound, payload_bytes, price
+from ddp.executor import Collective, make_collective
+from ddp.fabric import Fabric
+from ddp.membership import Membership, PrivateGroup
+from ddp.plan import choose_segments
+from ddp.schedule import Schedule
+from jobs.bench.asked import BASE, Contender
+from jobs.predict import GLOO_SEGMENTS
+
+
+@dataclass(frozen=True)
+class Place:
+    """All ranks in the order of one placement, and what connects them. `rank` is this one's."""
+
+    rank: int
+    fabric: Fabric
+    """Where ranks are."""
+    priced: Fabric | None
+    """The same with what its links carry; None where that was not measured."""
+    group: PrivateGroup
+    timeout_s: float
+
+
+def open_place(
+    rank: int,
+    own_fabric: Fabric,
+    node_of: Sequence[int],
+    timeout_s: float,
+    *,
+    shares_memory: bool,
+) -> tuple[int, Fabric, PrivateGroup]:
+    """This rank's number where ranks are on nodes `node_of`, and a group in which it has it.
+
+    A process stays on its node: the k-th of a node becomes the k-th of those placed there.
+    """
+    node = own_fabric.node_of[rank]
+    place = [each for each in range(rank) if own_fabric.node_of[each] == node]
+    here = [each for each, at in enumerate(node_of) if at == node]
+    membership = Membership(None, timeout_s)
+    membership.rank = here[len(place)]
+    fabric, group = Fabric(tuple(node_of)), membership.connect()
+    try:
+        group.open_transport(fabric, shares_memory=shares_memory)
+    except BaseException:
+        group.close()
+        raise
+    return membership.rank, fabric, group
+
+
+@dataclass(frozen=True)
+class Way:
+    """What reduces buffers of one size for one contender; `algorithm` does it in the end."""
+
+    algorithm: str
+    segments: int
+    schedule: Schedule | None
+    """None for native."""
+    collective: Collective
+    place: Place
+
+    @cached_property
+    def priced(self) -> tuple[Schedule, int]:
+        """What is sent, stage by stage, and in how many parts at once."""
+        if self.schedule is None:  # gloo's own all_reduce is one ring in rank order
+            return ring_schedule(range(self.place.fabric.num_ranks)), GLOO_SEGMENTS
+        return self.schedule, self.segments
+
+    def predicted_s(self, size_bytes: int) -> float | None:
+        """None where the links were not measured."""
+        schedule, segments = self.priced
+        fabric = self.place.priced
+        return price(schedule, fabric, size_bytes, segments).seconds if fabric else None
+
+    def sent_bytes(self, size_bytes: int, item_bytes: int) -> int:
+        """What the busiest node sends to others."""
+        schedule, segments = self.priced
+        numel = size_bytes // item_bytes
+        sent = payload_bytes(schedule, self.place.fabric, numel, item_bytes, segments)
+        return max(sent.values())
+
+
+def limit_s(priced: Fabric | None, size_bytes: int) -> float | None:
+    """How long the least bytes that a node must send keep the slowest NIC busy."""
+    if priced is None or priced.num_nodes == 1:
+        return None
+    nodes = [priced.links[node] for node in sorted(set(priced.node_of))]
+    rate = min(min(node.nic_out.bytes_per_s, node.nic_in.bytes_per_s) for node in nodes)
+    return inter_node_bound(size_bytes, priced.num_nodes) / rate
+
+
+def ways_of(contender: Contender, place: Place, sizes_bytes: Sequence[int]) -> dict[int, Way]:
+    """By size; every rank of the place must call this with the same, at the same point."""
+    collectives: dict[str, tuple[Schedule | None, Collective]] = {}
+    ways = {}
+    for size, (algorithm, segments) in _choices(contender, place, sizes_bytes).items():
+        if algorithm not in collectives:
+            collectives[algorithm] = _make(algorithm, contender, place)
+        schedule, collective = collectives[algorithm]
+        ways[size] = Way(algorithm, segments, schedule, collective, place)
+    return ways
+
+
+def _choices(
+    contender: Contender, place: Place, sizes_bytes: Sequence[int]
+) -> dict[int, tuple[str, int]]:
+    """Algorithm and segments by size. One that chooses among others is asked here, of `place`."""
+    del place
+    name = contender.algorithm
+    return {size: (name, choose_segments(name, size)) for size in sizes_bytes}
+
+
+def _make(algorithm: str, contender: Contender, place: Place) -> tuple[Schedule | None, Collective]:
+    build = find_algorithm(algorithm).build
+    schedule = build(place.fabric, contender.ring_order, 0) if build else None
+    collective = make_collective(
+        algorithm, schedule, place.rank, place.fabric, place.group, place.timeout_s
+    )
+    assert schedule or algorithm == BASE
+    return schedule, collective
