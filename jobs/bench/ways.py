@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddp.algorithms import find_algorithm, ring_schedule
+from ddp.algorithms import AUTO, find_algorithm, ring_schedule
+from ddp.auto import choose
 from ddp.cost import inter_node_bound, payload_bytes, price
 from ddp.executor import Collective, make_collective
 from ddp.fabric import Fabric
@@ -113,9 +114,11 @@ def ways_of(contender: Contender, place: Place, sizes_bytes: Sequence[int]) -> d
 def _choices(
     contender: Contender, place: Place, sizes_bytes: Sequence[int]
 ) -> dict[int, tuple[str, int]]:
-    """Algorithm and segments by size. One that chooses among others is asked here, of `place`."""
-    del place
+    """Algorithm and segments by size. `auto` measures first, as a job does that asks for it."""
     name = contender.algorithm
+    if name == AUTO:
+        fabric = place.priced or place.fabric
+        return dict(choose(place.group, fabric, sizes_bytes, place.timeout_s))
     return {size: (name, choose_segments(name, size)) for size in sizes_bytes}
 
 
