@@ -209,7 +209,7 @@ def _choice(options: Options, num_bytes: int, chooser: Chooser) -> Choice:
     if algorithm == AUTO:
         return chooser.of(num_bytes)
     if algorithm in ALGORITHMS or is_pinned(algorithm):
-        return Choice(algorithm, choose_segments(algorithm, num_bytes))
+        return Choice(algorithm, choose_segments(algorithm, num_bytes, chooser.fabric.num_nodes))
     return Choice(algorithm, 1)  # a collective of the caller's own
 
 

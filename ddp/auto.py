@@ -94,7 +94,7 @@ def _timings(
         """By name and round, as long as the slowest rank took. They take turns."""
         own = []
         for name in [*names] * num_rounds:
-            segments = choose_segments(name, num_bytes)
+            segments = choose_segments(name, num_bytes, fabric.num_nodes)
             _all_reduce_max(group, nothing, timeout_s)  # all begin together
             start = monotonic()
             collectives[name].all_reduce(rows[num_bytes], segments, 0)

@@ -72,7 +72,7 @@ class Chooser:
             sizes = {each.num_bytes for each in self.timings}
             nearest = min(sizes, key=lambda size: abs(log(size / max(1, num_bytes))))
             algorithm = fastest_timed([each for each in self.timings if each.num_bytes == nearest])
-        return Choice(algorithm, choose_segments(algorithm, num_bytes))
+        return Choice(algorithm, choose_segments(algorithm, num_bytes, self.fabric.num_nodes))
 
 
 def timed_sizes(most_bytes: int) -> Iterator[int]:
@@ -119,7 +119,9 @@ def fastest_priced(fabric: Fabric, num_bytes: int, timings: Sequence[Timing] = (
     schedules[NATIVE] = ring_schedule(range(fabric.num_ranks))  # as gloo has it, in rank order
 
     def price_s(name: str, size: int) -> float:
-        segments = GLOO_SEGMENTS if name == NATIVE else choose_segments(name, size)
+        segments = (
+            GLOO_SEGMENTS if name == NATIVE else choose_segments(name, size, fabric.num_nodes)
+        )
         return price(schedules[name], fabric, size, segments).seconds
 
     last = {each.algorithm: each for each in sorted(timings, key=lambda each: each.num_bytes)}

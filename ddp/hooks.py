@@ -149,7 +149,7 @@ class HookState:
             )
         segments = self._choice.segments
         if segments == "auto":
-            segments = choose_segments(self._choice.algorithm, buffer.nbytes)
+            segments = choose_segments(self._choice.algorithm, buffer.nbytes, self.fabric.num_nodes)
         if index == 0:  # a step begins; torch may have made other buckets
             self._layouts.clear()
             self._communication = StepCommunication()

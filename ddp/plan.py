@@ -144,13 +144,14 @@ def make_buckets(
     return tuple(_summary(bucket) for bucket in buckets)
 
 
-def choose_segments(algorithm: str, num_bytes: int) -> int:
+def choose_segments(algorithm: str, num_bytes: int, num_nodes: int) -> int:
     """How many segments a bucket of `num_bytes` is cut into when `segments` is "auto".
 
     About 512 KiB each: smaller ones cost more in messages than they hide. At most as many as the
-    algorithm can use (a ring's NICs are busy in every stage, so its segments hide latency only).
+    algorithm can use (a ring's NICs are busy in every stage, so its segments hide latency only),
+    and one on a single node, where there is no wire to hide anything behind.
     """
-    most = find_algorithm(algorithm).max_segments
+    most = find_algorithm(algorithm).max_segments if num_nodes > 1 else 1
     return max(1, min(most, num_bytes // SEGMENT_BYTES))
 
 

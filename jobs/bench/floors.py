@@ -63,10 +63,10 @@ SPEED = (
     Floor("4x2", "200mbit", OverNative("hierarchical", S), 1.14, 1.17),
     Floor("2x2", "400mbit", Mixed(S), 2.8, 2.97),
     Floor("2x2", "400mbit", Shuffled(S), 0.03, 0.01, at_most=True),
-    Floor("1x2", None, OverNative("hierarchical", 16 * MB), 7, 12),
-    Floor("1x4", None, OverNative("hierarchical", 16 * MB), 5, 8),
-    Floor("1x2", None, OverNative("hierarchical", 64 * KIB), 10, 18),
-    Floor("1x4", None, OverNative("hierarchical", 64 * KIB), 10, 18),
+    Floor("1x2", None, OverNative("auto", 16 * MB), 7, 12),
+    Floor("1x4", None, OverNative("auto", 16 * MB), 5, 8),
+    Floor("1x2", None, OverNative("auto", 64 * KIB), 10, 18),
+    Floor("1x4", None, OverNative("auto", 64 * KIB), 10, 18),
     *(Floor("2x2", "1gbit", OverNative("auto", size), 3, 8) for size in SMALL),
     Floor("2x2", "1gbit", AutoAgainstBest(), 0.05, 0.02, at_most=True),
     Floor("2x2", "1gbit", AutoBehind(), 0.2, 0.2, at_most=True),
@@ -128,8 +128,6 @@ class Elsewhere:
 class Checked:
     figures: tuple[Figure, ...]
     elsewhere: tuple[Elsewhere, ...]
-    missing: tuple[str, ...]
-    """Algorithms with floors that are not there."""
 
     @property
     def ok(self) -> bool:
@@ -138,7 +136,7 @@ class Checked:
 
 def floors_of(spec: ClusterSpec) -> tuple[Floor, ...]:
     """Those that this lab can check. Raises BenchError where there is none."""
-    found = tuple(each for each in FLOORS if _fits(each, spec) and each.measure.known)
+    found = tuple(each for each in FLOORS if _fits(each, spec))
     if not found:
         commands = [each.command for each in _elsewhere(FLOORS)]
         raise BenchError(
@@ -188,13 +186,7 @@ def check(spec: ClusterSpec, rows: Sequence[Row]) -> Checked:
         )
         for each in here
     )
-    missing = {
-        who.algorithm
-        for each in FLOORS
-        for who in each.measure.contenders
-        if who.algorithm not in ALGORITHMS
-    }
-    return Checked(figures, _elsewhere(_others(spec, here)), tuple(sorted(missing)))
+    return Checked(figures, _elsewhere(_others(spec, here)))
 
 
 def _others(spec: ClusterSpec, here: Sequence[Floor]) -> list[Floor]:
@@ -211,8 +203,7 @@ def _others(spec: ClusterSpec, here: Sequence[Floor]) -> list[Floor]:
 def _elsewhere(floors: Sequence[Floor]) -> tuple[Elsewhere, ...]:
     labs: dict[tuple[str, str | None], list[str]] = {}
     for each in floors:
-        if each.measure.known:
-            labs.setdefault((each.shape, each.rate), []).append(each.measure.words)
+        labs.setdefault((each.shape, each.rate), []).append(each.measure.words)
     return tuple(
         Elsewhere(shape, rate, tuple(figures), _command(shape, rate))
         for (shape, rate), figures in labs.items()

@@ -13,6 +13,7 @@ from ddp.algorithms import ALGORITHMS
 from jobs.bench.asked import BASE, Contender
 from jobs.bench.rows import Row, ratio_of
 from jobs.bench.sizes import size_words
+from jobs.owncode import reduces
 
 MB, KIB = 10**6, 2**10
 SMALL = (16, 4 * KIB, 64 * KIB)
@@ -38,10 +39,6 @@ class Measure(Protocol):
     @property
     def contenders(self) -> tuple[Contender, ...]: ...
 
-    @property
-    def known(self) -> bool:
-        """Whether all of the algorithms are there."""
-
     def of(self, rows: Sequence[Row]) -> float: ...
 
 
@@ -51,10 +48,6 @@ class _Measure:
     @property
     def contenders(self) -> tuple[Contender, ...]:
         raise NotImplementedError
-
-    @property
-    def known(self) -> bool:
-        return all(who.algorithm in ALGORITHMS for who in self.contenders)
 
 
 def who(
@@ -184,8 +177,7 @@ class AutoAgainstBest(_Measure):
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
-        others = ("native", "ring", "hierarchical", "hierarchical_leader", "halving_doubling")
-        return tuple(map(who, (*others, "auto")))
+        return tuple(who(name) for name in ALGORITHMS if reduces(name))
 
     def of(self, rows: Sequence[Row]) -> float:
         return max(self._behind(rows, size) for size in self.sizes_bytes)

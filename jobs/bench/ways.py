@@ -119,7 +119,9 @@ def _choices(
     if name == AUTO:
         fabric = place.priced or place.fabric
         return dict(choose(place.group, fabric, sizes_bytes, place.timeout_s))
-    return {size: (name, choose_segments(name, size)) for size in sizes_bytes}
+    return {
+        size: (name, choose_segments(name, size, place.fabric.num_nodes)) for size in sizes_bytes
+    }
 
 
 def _make(algorithm: str, contender: Contender, place: Place) -> tuple[Schedule | None, Collective]:

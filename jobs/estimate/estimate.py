@@ -99,7 +99,7 @@ def _estimate(name: str, asked: Asked) -> Estimate:
 
 
 def _segments(name: str, asked: Asked) -> int:
-    return choose_segments(name.partition(",")[0], asked.gradient_bytes)
+    return choose_segments(name.partition(",")[0], asked.gradient_bytes, asked.cluster.num_nodes)
 
 
 def _needed(name: str, asked: Asked) -> float | None:

@@ -223,8 +223,6 @@ def floors_table(checked: Checked, width: int) -> Lines:
         where = f"{other.shape} at {other.rate}" if other.rate else other.shape
         lines += labelled(where, "; ".join(other.figures), width, 16, QUIET)
         lines += labelled("", other.command, width, 16, QUIET)
-    for name in checked.missing:
-        lines += labelled(name, "has floors, but is no algorithm here", width, 16, QUIET)
     return lines
 
 

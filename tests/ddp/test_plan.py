@@ -267,11 +267,12 @@ class TestSegments:
         ],
     )
     def test_large_buckets_get_more_up_to_what_pays(self, algorithm, num_bytes, segments):
-        assert choose_segments(algorithm, num_bytes) == segments
+        assert choose_segments(algorithm, num_bytes, 2) == segments
+        assert choose_segments(algorithm, num_bytes, 1) == 1
 
     def test_every_algorithm_has_an_answer(self):
-        assert all(choose_segments(name, 10**9) >= 1 for name in ALGORITHMS)
+        assert all(choose_segments(name, 10**9, 3) >= 1 for name in ALGORITHMS)
 
     def test_an_unknown_algorithm_is_refused(self):
         with pytest.raises(UsageError, match="did you mean 'ring'"):
-            choose_segments("rinng", 1)
+            choose_segments("rinng", 1, 2)

@@ -11,6 +11,7 @@ from jobs.bench.rows import Row, Shape, rows_of
 from jobs.bench.ways import ring_schedule
 
 NATIVE, RING, HIER = (Contender(algorithm=name) for name in (BASE, "ring", "hierarchical"))
+AUTO = Contender(algorithm="auto")
 MIXED = Contender(algorithm="hierarchical", placement="interleaved")
 MIXED_NATIVE = Contender(algorithm=BASE, placement="interleaved")
 MS = 1e-3

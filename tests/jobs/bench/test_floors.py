@@ -1,11 +1,11 @@
 """Floors of a bench: which lab checks which, what is timed for it, and who passes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster.spec import ClusterSpec, load_cluster
+from ddp.algorithms import ALGORITHMS
 from jobs.bench.asked import Contender
 from jobs.bench.floors import (
     FLOORS,
@@ -16,7 +16,7 @@ from jobs.bench.floors import (
 )
 from jobs.bench.rows import Row, Shape
 from jobs.errors import BenchError
-from tests.jobs.bench.samples import HIER, MIXED, MIXED_NATIVE, NATIVE, RING, rows
+from tests.jobs.bench.samples import AUTO, HIER, MIXED, MIXED_NATIVE, NATIVE, RING, rows
 
 S = 32_000_000
 LABS = [
@@ -108,13 +108,13 @@ def test_interleaved_ranks_against_native_and_against_ours() -> None:
 def test_one_node_needs_no_link() -> None:
     spec = lab("1x2")
     asked = check_spec(spec, 10, 2)
-    assert set(asked.contenders) == {NATIVE, HIER}
+    assert set(asked.contenders) == {NATIVE, AUTO}
     assert asked.sizes_bytes == (64 << 10, 16_000_000)
     shape = Shape(1, 2)
     found = rows(asked, [[[20.0] * 10, [1.0] * 10]] * 2, shape, sent=[0, 0], limit_ms=None)
     assert figures(spec, found) == {
-        "hierarchical over native, 16 MB": (pytest.approx(20), True, True),
-        "hierarchical over native, 64 KiB": (pytest.approx(20), True, True),
+        "auto over native, 16 MB": (pytest.approx(20), True, True),
+        "auto over native, 64 KiB": (pytest.approx(20), True, True),
     }
 
 
@@ -141,7 +141,7 @@ def test_other_labs_are_named_with_the_command_that_makes_them() -> None:
     assert by_lab["1x4", None].command == (
         "make cluster-up CLUSTER=1x4 LAB=1x4 && make bench CHECK=1 LAB=1x4"
     )
-    assert set(by_lab) == set(LABS) - {("2x2", "200mbit"), ("2x2", "1gbit")}  # that one is auto's
+    assert set(by_lab) == set(LABS) - {("2x2", "200mbit")}
     assert by_lab["2x2", "400mbit"].figures == (
         "hierarchical over native, interleaved, 32 MB",
         "hierarchical slowed by interleaving, 32 MB",
@@ -199,15 +199,11 @@ def test_floors_are_on_the_bad_side_of_targets() -> None:
         assert worse, each
 
 
-def test_auto_is_judged_once_it_is_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_judged_against_all_that_add_up() -> None:
     spec = lab("2x2", "1gbit")
-    without = check_spec(spec, 10, 2)
-    assert {each.algorithm for each in without.contenders} == {"native", "ring", "hierarchical"}
-    monkeypatch.setattr("jobs.bench.measures.ALGORITHMS", _with_auto())
-    monkeypatch.setattr("jobs.bench.floors.ALGORITHMS", _with_auto())
     asked = check_spec(spec, 10, 2)
     names = [each.algorithm for each in asked.contenders]
-    assert "auto" in names and len(names) == 6
+    assert set(names) == set(ALGORITHMS) - {"noop"}
 
     def judged(auto_ms: float, best_ms: float = 100.0) -> dict[str, tuple[float, bool, bool]]:
         ms = {"auto": auto_ms, "hierarchical": best_ms}
@@ -223,13 +219,7 @@ def test_auto_is_judged_once_it_is_an_algorithm(monkeypatch: pytest.MonkeyPatch)
     assert judged(500.0)["sizes at which auto is slower than native"] == (7, False, False)
 
 
-def _with_auto() -> dict[str, Any]:
-    from ddp.algorithms import ALGORITHMS
-
-    return {**ALGORITHMS, "auto": replace(ALGORITHMS["native"], name="auto")}
-
-
-def test_issue_rows_are_all_there() -> None:
+def test_the_table_of_floors_is_whole() -> None:
     """The table of floors, as it was set: shape, rate, floor, target."""
     of_limit = [
         (each.shape, each.rate, each.floor, each.target)

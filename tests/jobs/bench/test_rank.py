@@ -77,7 +77,7 @@ def test_each_node_sent_what_the_schedule_says(
             if build is None:
                 assert counted == [None] * 4
                 continue
-            segments = choose_segments(who.algorithm, num_bytes)
+            segments = choose_segments(who.algorithm, num_bytes, fabric.num_nodes)
             expected = payload_bytes(
                 build(fabric, who.ring_order, 0), fabric, num_bytes // 4, 4, segments
             )
