@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tools import front
-from tools.bench_ddp import table
+from tools.bench_ddp import bound, table
 from tools.bench_ddp.__main__ import conclude, main
 from tools.bench_ddp.figures import (
     Figure,
@@ -131,6 +131,26 @@ def test_figures_follow_from_what_ranks_told() -> None:
     assert (busy.floor, busy.target) == (None, None)
     memory = table.memory([110, 90], [100, 100])
     assert (memory.values, memory.floor, memory.target) == ([1.1, 0.9], 1.15, 1.05)
+
+
+def test_a_bound_step_is_held_against_the_best_of_stock() -> None:
+    """As the slowest rank saw each; the best is the one whose median is the shortest."""
+
+    def rank(late: float) -> dict[str, Any]:
+        took = {"hierarchical": (2, 2 + late), "stock, 1": (4, 3), "stock, 4": (3, 3.5)}
+        return {
+            each.name: {"steps": [step(s) for s in took.get(each.name, (5, 5))]}
+            for each in (bound.OURS, *bound.STOCK)
+        }
+
+    first, second = (bound.figure(shape, [rank(0), rank(0.5)]) for shape in bound.SHAPES)
+    assert "(bucket_cap_mb=4) on 2x2 at 200mbit" in first.name
+    assert first.values == [1.5, 1.4]
+    assert (first.floor, first.target, first.more_is_better) == (1.40, 1.48, True)
+    assert (second.floor, second.target) == (1.60, 1.72)
+    assert "on 2x4" in second.name
+    assert [each.bucket_mb for each in bound.STOCK] == [None, 1, 4, 25]
+    assert bound.OURS.bucket_mb is None  # the wrapper's own default
 
 
 def test_other_buckets_are_not_compared() -> None:

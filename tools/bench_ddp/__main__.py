@@ -1,14 +1,15 @@
 """`make bench-ddp`: prints the table of docs/benchmarks.md about the wrapper; with --check, fails
 where a figure is under its floor.
 
-Makes a lab of its own, which is gone when this process is. Needs two minutes and a machine that
+Makes labs of its own, which are gone when this process is. Needs four minutes and a machine that
 does nothing else; says so when it does.
 """
 
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cluster.nodes import Making
 from cluster.spec import load_cluster
 from jobs.errors import JobError
 from jobs.runinfo import num_cores
+from tools.bench_ddp import bound
 from tools.bench_ddp.figures import Figure
 from tools.bench_ddp.table import HEAD, checks, memory, speed
 from tools.rank_results import run_ranks
@@ -37,15 +39,16 @@ def main(words: list[str]) -> int:
         return 2
     print(f"Measured {date.today()}: {machine()}. By `make bench-ddp`.")
     print(f"{CLUSTER} at {RATE}, paced compute, variants a step each in turn. {quietness()}\n")
+    print(HEAD)
     try:
-        lab = bring_up(
-            load_cluster(CLUSTER, RATE), LAB, Making("netns"), probe=False, lasting=False
-        )
-        try:
-            return conclude(measure(lab), check=bool(words))
-        finally:
-            with suppress(NoLab):
-                take_down(LAB)
+        with own_lab(CLUSTER, RATE) as lab:
+            figures = measure(lab)
+        for shape in bound.SHAPES:
+            with own_lab(shape.cluster, bound.RATE) as lab:
+                told = run_ranks(lab, "tools.bench_ddp.bound:main", PRELOAD)
+            figures.append(bound.figure(shape, told))
+            print(figures[-1].row(), flush=True)
+        return conclude(figures, check=bool(words))
     except (ClusterError, JobError, ValueError) as error:
         sys.stderr.write(f"bench-ddp: {error}\n")
     except KeyboardInterrupt:
@@ -53,9 +56,19 @@ def main(words: list[str]) -> int:
     return 1
 
 
+@contextmanager
+def own_lab(cluster: str, rate: str) -> Iterator[Lab]:
+    """Inside, a lab that nobody else has; it is gone with this process, too."""
+    lab = bring_up(load_cluster(cluster, rate), LAB, Making("netns"), probe=False, lasting=False)
+    try:
+        yield lab
+    finally:
+        with suppress(NoLab):
+            take_down(LAB)
+
+
 def measure(lab: Lab) -> list[Figure]:
-    """All figures; each row is printed when it is known."""
-    print(HEAD)
+    """The figures of one lab; each row is printed when it is known."""
     times = run_ranks(lab, "tools.bench_ddp.ranks:main", PRELOAD)
     held = {
         kind: run_ranks(lab, f"tools.bench_ddp.memory:{kind}", PRELOAD)

@@ -20,7 +20,7 @@ from ddp.bucket import Bucket, Status
 from ddp.fingerprint import Fingerprints
 from ddp.guard import StepGuard
 from ddp.reducer import Reducer
-from tools.bench_ddp.variants import TIMEOUT_S, Variant, set_up
+from tools.bench_ddp.variants import FIRST_BUCKET_MB, TIMEOUT_S, Variant, set_up
 
 CHECKS: tuple[tuple[Any, str, Any], ...] = (
     (Bucket, "write_status", None),
@@ -101,7 +101,7 @@ def busy(fabric: Fabric, group: Any) -> Iterator[Callable[[], object]]:
         model,
         algorithm=VARIANT.algorithm or "",
         bucket_cap_mb=VARIANT.bucket_mb,
-        first_bucket_mb=VARIANT.bucket_mb,
+        first_bucket_mb=VARIANT.bucket_mb or FIRST_BUCKET_MB,
         process_group=group,
         fabric=fabric,
         timeout_s=TIMEOUT_S,

@@ -20,17 +20,21 @@ from jobs.pace import Pace
 MIB = 2**20
 TIMEOUT_S = 60.0
 BATCH = (1, 64)
+FIRST_BUCKET_MB = 1.0  # torch's, and ours by default
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train. `algorithm` None: stock DDP. Times are floors, slept layer by layer."""
+    """One way to train. `algorithm` None: stock DDP. Times are floors, slept layer by layer.
+
+    `bucket_mb` of all buckets, the first too; None: as the wrapper has it by default.
+    """
 
     name: str
     algorithm: str | None
     layers: int
     layer_bytes: int
-    bucket_mb: float
+    bucket_mb: float | None
     forward_ms: float
     backward_ms: float
     more: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +101,7 @@ class Trained:
 def wrap(
     model: nn.Module, variant: Variant, fabric: Fabric, group: dist.ProcessGroup | None
 ) -> nn.Module:
-    """With equal buckets for stock DDP and ours: all of one size, the first too."""
+    """With equal buckets for stock DDP and ours, where a size is given: the first too."""
     if variant.algorithm is None:
         return StockDDP(
             model,
@@ -109,7 +113,7 @@ def wrap(
         model,
         algorithm=variant.algorithm,
         bucket_cap_mb=variant.bucket_mb,
-        first_bucket_mb=variant.bucket_mb,
+        first_bucket_mb=variant.bucket_mb or FIRST_BUCKET_MB,
         process_group=group,
         fabric=fabric,
         timeout_s=TIMEOUT_S,
