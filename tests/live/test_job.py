@@ -71,6 +71,9 @@ def test_the_same_job_twice_ends_with_the_same_bytes(measured: TestLab) -> None:
     assert again["job"] == short["job"] == "hier"
     assert again["plan_sha256"] == short["plan_sha256"]
     assert again["params_sha256"] == short["params_sha256"]
+    headers = [rank[0] for rank in measured.records(again["run_id"])]
+    shared = {header["rank"]: header["shares_memory_with"] for header in headers}
+    assert shared == {0: [1], 1: [0], 2: [3], 3: [2]}  # inside nodes, though all is one kernel
 
 
 def test_probe_json_keeps_its_contract(measured: TestLab) -> None:
