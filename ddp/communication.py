@@ -16,7 +16,7 @@ import torch
 from ddp.bucket import Bucket
 from ddp.comm_hook import CommHook
 from ddp.device import HostLine, Line
-from ddp.errors import PeerTimeout, TransportError
+from ddp.errors import TransportError
 from ddp.executor import Collective, NoCollective
 from ddp.failure import FirstCause
 from ddp.timing import BucketTiming, Traffic, sum_of
@@ -119,9 +119,7 @@ class CommunicationThread:
         except Exception as exc:
             ours = isinstance(exc, TransportError)
             what = f"rank {self._rank}: " + (str(exc) if ours else f"{type(exc).__name__}: {exc}")
-            broken = ours and not isinstance(exc, PeerTimeout)
-            cause = self._first_cause
-            reason = cause.publish_symptom(what) if broken else cause.publish(what)
+            reason = self._first_cause.publish_error(exc, what)
         else:
             return
         # only now: operations that the error refers to would keep the sockets open

@@ -28,7 +28,9 @@ class TransportError(DdpError, RuntimeError):
 
 
 class PeerTimeout(TransportError):
-    """A wait for a peer ran out of time."""
+    """A wait for a peer ran out of time. `stage`: of the schedule, where it was in one."""
+
+    stage = 0
 
 
 class ReductionFailed(DdpError, RuntimeError):

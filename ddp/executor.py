@@ -120,7 +120,10 @@ class ScheduledCollective:
                     self._start(started)
         except TransportError as exc:
             self._bound.clear()  # what was posted will never be waited for
-            raise type(exc)(f"bucket {bucket}, {exc}") from exc
+            problem = type(exc)(f"bucket {bucket}, {exc}")
+            if isinstance(problem, PeerTimeout) and isinstance(exc, PeerTimeout):
+                problem.stage = exc.stage
+            raise problem from exc
         return Traffic(bound.intra_node_bytes, bound.inter_node_bytes)
 
     def _start(self, item: Item) -> None:
@@ -188,7 +191,9 @@ class ScheduledCollective:
         peer = with_.peer if with_ else "?"
         where = f"stage {item.stage}, segment {item.segment}"
         if isinstance(error, PeerTimeout):
-            return PeerTimeout(f"{where}: rank {peer} {verb} nothing for {self._timeout_s:g} s")
+            problem = PeerTimeout(f"{where}: rank {peer} {verb} nothing for {self._timeout_s:g} s")
+            problem.stage = item.stage
+            return problem
         return TransportError(f"{where}: exchange with rank {peer} failed: {error}")
 
 

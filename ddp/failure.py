@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from torch._C._distributed_c10d import Store
 
-from ddp.errors import ReductionFailed
+from ddp.errors import PeerTimeout, ReductionFailed, TransportError
 
 KEY = "first cause"
 LEAVING = "ranks that leave"
 LINGER_S = 1.0
 ANSWER_S = 2.0
-SYMPTOM_S = 0.3
+SYMPTOM_S, STAGE_S = 0.3, 0.1
 
 Answer = TypeVar("Answer")
 
@@ -39,11 +39,22 @@ class FirstCause:
 
         return _ask(offer, reason)  # the rank that keeps the store is gone: our own must do
 
-    def publish_symptom(self, reason: str) -> str:
+    def publish_error(self, error: Exception, reason: str) -> str:
+        """As `publish`, for what went wrong with a peer as late as somebody nearer to the cause may
+        need: of ranks that wait for one another, the one at the earliest stage waits for the rank
+        that stalls.
+        """
+        if isinstance(error, PeerTimeout):
+            late_s = min(error.stage * STAGE_S, SYMPTOM_S)
+            return self.publish_symptom(reason, late_s) if late_s else self.publish(reason)
+        broken = isinstance(error, TransportError)
+        return self.publish_symptom(reason) if broken else self.publish(reason)
+
+    def publish_symptom(self, reason: str, late_s: float = SYMPTOM_S) -> str:
         """As `publish`, for a connection that broke: the peer that broke it may be about to say
         why, so its own words are waited for a little.
         """
-        deadline = time.monotonic() + SYMPTOM_S
+        deadline = time.monotonic() + late_s
         while (cause := self.read()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return cause or self.publish(reason)

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import GradBucket
 from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
 from ddp.algorithms import AUTO, find_algorithm, pinned
 from ddp.calibrate import Calibration, calibrate
-from ddp.errors import DdpError, PeerTimeout, PlanError, ReductionFailed, TransportError, UsageError
+from ddp.errors import DdpError, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
 from ddp.fabric import Fabric
 from ddp.failure import FirstCause, stopped
@@ -207,11 +207,9 @@ class HookState:
         """Stop on all ranks, for the first cause; nothing new where that was done."""
         if self._dead is None:
             reason = f"rank {self._membership.rank}: {error}"
-            broken = isinstance(error, TransportError) and not isinstance(error, PeerTimeout)
-            cause = self._first_cause
-            self._dead = cause.publish_symptom(reason) if broken else cause.publish(reason)
+            self._dead = self._first_cause.publish_error(error, reason)
             self._group.close()
-            cause.settle()
+            self._first_cause.settle()
         return ReductionFailed(self._dead)
 
 

@@ -142,6 +142,7 @@ class RankRun:
     def finish(self) -> None:
         """What the rank ended with; all ranks end together."""
         nic = self.trainer.nic
+        dist.barrier()  # what this node's ranks sent is with their peers: the NIC has counted it
         sent, received = nic.total() if nic else (None, None)
         params_sha256 = self.trainer.ddp.verify_parameters()
         end = {

@@ -23,7 +23,7 @@ def is_stock(job: Mapping[str, Any]) -> bool:
 
 def choice_words(plan: Mapping[str, Any] | None) -> str | None:
     """What auto chose, such as `hierarchical for 4 of 5 buckets, native for 1`; None: not auto."""
-    if plan is None or plan["algorithm"] != AUTO:
+    if plan is None or plan.get("algorithm") != AUTO:
         return None
     chosen = Counter(bucket["algorithm"] for bucket in plan["buckets"])
     if len(chosen) == 1:

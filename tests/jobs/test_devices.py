@@ -246,13 +246,19 @@ def test_nothing_starts_cuda_before_the_fork() -> None:
 
 
 def test_ddp_has_the_same_algorithms_on_a_gpu() -> None:
-    def refuses(algorithm: str) -> bool:
-        options: Any = SimpleNamespace(algorithm=algorithm, segments="auto")
+    def refusal(algorithm: str, **more: Any) -> str | None:
+        given = {"segments": "auto", "transport": "sockets", "shared_memory": True, **more}
+        options: Any = SimpleNamespace(algorithm=algorithm, **given)
         try:
             check_algorithm(torch.device("cuda", 0), options, registered=True)
         except ValueError as exc:
-            return "use algorithm='hierarchical' or 'native' there" in str(exc)
-        return False
+            return str(exc)
+        return None
+
+    def refuses(algorithm: str) -> bool:
+        return "use algorithm='hierarchical' or 'native' there" in (refusal(algorithm) or "")
 
     names = ("hierarchical", "native", "noop", "ring", "parameter_server")
     assert [refuses(name) for name in names] == [False, False, False, True, True]
+    assert "transport='torch'" in (refusal("native", transport="torch") or "")
+    assert "shared_memory=False on cuda:0" in (refusal("native", shared_memory=False) or "")

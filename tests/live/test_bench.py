@@ -100,5 +100,5 @@ def test_check_needs_a_lab_with_floors(tmp_path: Path) -> None:
     with lab(tmp_path, "4x1", "--rate", "400mbit") as other:
         done = other.command("bench", "allreduce", "--lab", other.name, "--check")
         assert done.returncode == 1
-        assert "no floor is of such a lab" in done.stderr
+        assert "no floor is of such a lab" in " ".join(done.stderr.split())
         assert "make cluster-up CLUSTER=2x2 RATE=200mbit" in done.stderr

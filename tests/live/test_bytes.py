@@ -26,6 +26,7 @@ SIZE = (
     f"train.steps={STEPS}",
     f"train.warmup_steps={WARMUP}",
 )
+OVER_TCP = "ddp.shared_memory=false"  # inside nodes too, where loopback then counts it
 HEADERS = 1.08  # what the kernel counts beyond payload: Ethernet, IP, TCP, acknowledgements
 
 
@@ -39,9 +40,11 @@ class Counted:
     loopback: dict[str, list[int]]
 
     @classmethod
-    def of(cls, it: TestLab, jobs: tuple[str, ...], nodes: int, ranks: int) -> "Counted":
+    def of(
+        cls, it: TestLab, jobs: tuple[str, ...], nodes: int, ranks: int, *more: str
+    ) -> "Counted":
         folder = it.home / "turns"
-        lines = run_in_turn(it, folder, {job: load_job(job, SIZE) for job in jobs})
+        lines = run_in_turn(it, folder, {job: load_job(job, (*SIZE, *more)) for job in jobs})
         loopback = {
             job: [int((folder / job / f"loopback{node}").read_text()) for node in range(nodes)]
             for job in jobs
@@ -79,7 +82,7 @@ def counted(
     home = tmp_path_factory.mktemp(request.param)
     nodes, ranks = map(int, request.param.split("x"))
     with lab(home, request.param, "--rate", "1gbit", "--no-probe") as it:
-        yield Counted.of(it, JOBS, nodes, ranks)
+        yield Counted.of(it, JOBS, nodes, ranks, OVER_TCP)
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -128,6 +131,14 @@ def test_what_stays_inside_a_node_is_what_was_sent_inside(counted: Counted) -> N
         # retransmissions differ a little from job to job
         more = counted.loopback["hier"][node] - counted.loopback["ring-interleaved"][node]
         assert more == pytest.approx(inside["hier"][node], rel=HEADERS - 1)
+
+
+def test_shared_memory_leaves_loopback_silent(tmp_path: Path) -> None:
+    with lab(tmp_path, "2x2", "--rate", "1gbit", "--no-probe") as it:
+        counts = Counted.of(it, ("hier",), 2, 2)
+        for node, inside in enumerate(counts.totals("hier", "intra_node_bytes")):
+            assert inside > 0
+            assert counts.loopback["hier"][node] < 0.01 * inside
 
 
 def test_one_rank_a_node_leaves_loopback_silent(tmp_path: Path) -> None:
