@@ -20,14 +20,14 @@ from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
 from ddp.transport import Transport
 
-LARGE_NUMEL = 389_119  # about 1.5 MiB, prime, no bucket's size
-SMALL_HOPS, LARGE_HOPS = 24, 4
+LARGE_NUMEL = 786_433  # about 3 MiB, prime, no bucket's size
+SMALL_HOPS, LARGE_HOPS = 24, 2  # of the large: one adds up, as a reduction does, and one copies
 REPEATS = 5
 TRIAL_BYTES, TRIALS = 400_000, 3
 FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
 """Below the one, a measurement takes so long that it is not repeated; below the other, it is left
 out: the inside of a node is then a slow link like any other."""
-IN_A_ROW, MOST_ROUNDS, MOST_S = 5, 5, 0.15
+IN_A_ROW, MOST_ROUNDS, MOST_S = 4, 9, 0.4
 """All-reduces of an algorithm that follow one another, how often, and for how long at most."""
 
 
@@ -53,8 +53,9 @@ def calibrate(
     """Measure; every rank of `fabric` must call this at the same point. A few seconds at
     most where a node's inside is slow, else well under one. Raises TransportError."""
 
-    def stage_s(hop: Stage, numel: int, hops: int, repeats: int = REPEATS) -> float:
-        schedule = Schedule(fabric.num_ranks, num_shards, "calibration", _repeat(hop, hops))
+    def stage_s(kinds: Sequence[Stage], numel: int, hops: int, repeats: int = REPEATS) -> float:
+        stages = _in_turn(kinds, hops)
+        schedule = Schedule(fabric.num_ranks, num_shards, "calibration", stages)
         collective = ScheduledCollective(schedule, rank, fabric, transport, timeout_s)
         (buffer,) = transport.allocate([(num_shards * numel, torch.float32)])
         seconds = []
@@ -66,17 +67,19 @@ def calibrate(
 
     num_shards = max(map(len, fabric.groups))
     across, inside = tuple(_across(fabric)), tuple(_inside(fabric))
+    adding = tuple(transfer._replace(reduce=True) for transfer in inside)
     trial_numel = TRIAL_BYTES // 4 // num_shards
     values = [
-        stage_s(across, SMALL_NUMEL, SMALL_HOPS) if across else 0.0,
-        stage_s(inside, SMALL_NUMEL, SMALL_HOPS) if inside else 0.0,
-        stage_s(inside, trial_numel, 1, TRIALS) if inside else 0.0,
+        stage_s([across], SMALL_NUMEL, SMALL_HOPS) if across else 0.0,
+        stage_s([inside], SMALL_NUMEL, SMALL_HOPS) if inside else 0.0,
+        stage_s([inside], trial_numel, 1, TRIALS) if inside else 0.0,
     ]
     alpha_inter_s, alpha_intra_s, trial_s = _share(values, transport, rank, fabric, timeout_s)
     rate = None
     if inside and trial_s < TRIAL_BYTES / SLOW_INSIDE_BYTES_PER_S:
         repeats = REPEATS if trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S else 1
-        large_s = max(stage_s(inside, LARGE_NUMEL, LARGE_HOPS, repeats) - alpha_intra_s, 1e-9)
+        hop_s = stage_s([adding, inside], LARGE_NUMEL, LARGE_HOPS, repeats)
+        large_s = max(hop_s - alpha_intra_s, 1e-9)
         own = num_shards * LARGE_NUMEL * 4 / large_s
         (rate,) = _share([own], transport, rank, fabric, timeout_s)
     return Calibration(alpha_inter_s if across else None, alpha_intra_s if inside else None, rate)
@@ -156,8 +159,7 @@ def _costs(
     firsts, others = {}, {}
     for turn, rows in found.items():
         pairs = [(next(slowest), next(slowest)) for _ in rows]
-        firsts[turn] = median(first for first, _ in pairs)
-        others[turn] = median(other for _, other in pairs)
+        firsts[turn], others[turn] = (_usual(each) for each in zip(*pairs, strict=True))
     return {
         name: FixedCost(
             num_stages=timed[name].num_stages,
@@ -167,6 +169,11 @@ def _costs(
         )
         for name in dict.fromkeys(name for name, _ in found)
     }
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The lower quartile: what else a machine does within so short a time only adds."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 class _Together:
@@ -189,8 +196,8 @@ class _Together:
         return [float(each) for each in table.amax(0)[1:]]
 
 
-def _repeat(hop: Stage, hops: int) -> Callable[[], Iterator[Stage]]:
-    return lambda: (hop for _ in range(hops))
+def _in_turn(kinds: Sequence[Stage], hops: int) -> Callable[[], Iterator[Stage]]:
+    return lambda: (kinds[hop % len(kinds)] for hop in range(hops))
 
 
 def _across(fabric: Fabric) -> Iterator[Transfer]:

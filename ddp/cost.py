@@ -7,7 +7,6 @@ and from calibration.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any
 
 from ddp.errors import UsageError
 from ddp.fabric import Direction, Fabric, Link, NodeLinks

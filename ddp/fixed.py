@@ -6,9 +6,7 @@ timed itself (ddp.calibrate), in two sizes that links hardly slow down. Owns how
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ddp.cost import Price, price
 from ddp.fabric import Fabric, Link, NodeLinks
@@ -31,11 +29,6 @@ class FixedCost:
     """The same of SOME_NUMEL: ranks that outnumber cores take turns at copying and adding."""
     start_s: float
     """What the first of a row takes longer, since ranks do not begin at the same moment."""
-
-
-def fixed_cost(document: Mapping[str, Any]) -> FixedCost:
-    """As it was written."""
-    return FixedCost(**document)
 
 
 def price_of(

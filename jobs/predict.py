@@ -223,7 +223,7 @@ def _prices(
 
 
 def _burst_s(fabric: Fabric) -> float:
-    """How long a NIC must be idle until a whole burst may pass: the longest, in either direction."""
+    """How long a NIC must be idle until a whole burst may pass: the slowest one."""
     nics = [link for node in fabric.links for link in (node.nic_out, node.nic_in)]
     return max((link.burst_bytes / link.bytes_per_s for link in nics), default=0.0)
 

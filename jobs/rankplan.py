@@ -142,8 +142,8 @@ def measured_links(
     """What each node's links carry, from a probe's JSON; None where nothing was measured.
 
     Both ways at once where that was measured, since a reduction sends and receives together; the
-    best pair of each node, since a slow peer says nothing about this node. `limits`: bits per second
-    that we limit links to, by node, whose bursts are known from that.
+    best pair of each node, since a slow peer says nothing about this node. `limits`: bits per
+    second to which we limit each node's link, whose burst is known from that.
     """
     if probe is None:
         return None
