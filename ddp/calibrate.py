@@ -20,8 +20,11 @@ from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
 from ddp.transport import Transport
 
-LARGE_NUMEL = 786_433  # about 3 MiB, prime, no bucket's size
-SMALL_HOPS, LARGE_HOPS = 24, 2  # of the large: one adds up, as a reduction does, and one copies
+LARGE_NUMEL = 4_194_301  # of a rank's buffer, about 16 MiB: more than caches hold
+SLOW_NUMEL = 389_119  # of a chunk where the inside is slow, about 1.5 MiB
+SMALL_HOPS, LARGE_HOPS = 24, 2
+"""Stages in a row. Of the large ones one adds what peers have just written, and one copies that, as
+in a reduction: neither is in this core's cache."""
 REPEATS = 5
 TRIAL_BYTES, TRIALS = 400_000, 3
 FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
@@ -60,11 +63,14 @@ def calibrate(
         (buffer,) = transport.allocate([(num_shards * numel, torch.float32)])
         seconds = []
         for _ in range(repeats):
+            buffer.zero_()
+            together.meet()
             start = monotonic()
             collective.all_reduce(buffer, 1, 0)
             seconds.append((monotonic() - start) / hops)
-        return median(seconds)
+        return median(seconds) if numel > SMALL_NUMEL else _usual(seconds)
 
+    together = _Together(transport, rank, fabric, timeout_s)
     num_shards = max(map(len, fabric.groups))
     across, inside = tuple(_across(fabric)), tuple(_inside(fabric))
     adding = tuple(transfer._replace(reduce=True) for transfer in inside)
@@ -77,10 +83,11 @@ def calibrate(
     alpha_inter_s, alpha_intra_s, trial_s = _share(values, transport, rank, fabric, timeout_s)
     rate = None
     if inside and trial_s < TRIAL_BYTES / SLOW_INSIDE_BYTES_PER_S:
-        repeats = REPEATS if trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S else 1
-        hop_s = stage_s([adding, inside], LARGE_NUMEL, LARGE_HOPS, repeats)
+        fast = trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S
+        numel, repeats = (LARGE_NUMEL // num_shards, REPEATS) if fast else (SLOW_NUMEL, 1)
+        hop_s = stage_s([adding, inside], numel, LARGE_HOPS, repeats)
         large_s = max(hop_s - alpha_intra_s, 1e-9)
-        own = num_shards * LARGE_NUMEL * 4 / large_s
+        own = num_shards * numel * 4 / large_s
         (rate,) = _share([own], transport, rank, fabric, timeout_s)
     return Calibration(alpha_inter_s if across else None, alpha_intra_s if inside else None, rate)
 

@@ -32,7 +32,8 @@ class Link:
         if not (self.alpha_s >= 0 and self.bytes_per_s > 0 and self.burst_bytes >= 0):
             raise ValueError(
                 f"link with alpha {self.alpha_s} s, {self.bytes_per_s} bytes/s and a burst of "
-                f"{self.burst_bytes} bytes: the rate must be above 0, and none below"
+                f"{self.burst_bytes} bytes: alpha must be at least 0 and the rate above 0, and the "
+                "burst at least 0"
             )
 
     def times(self, count: int) -> "Link":

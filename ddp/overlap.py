@@ -51,11 +51,13 @@ class Sums:
         outside_s = self.first_segment_s - busy_s / segments + self.all_alphas_s - own.sum_s
         following_s = busy_s * (segments - 1) / segments + own.largest_s
         flowing_s = busy_s / segments + max(own.sum_s, following_s)
-        at_once_s = self._at_once_s(outside_s, flowing_s, burst_share)
+        at_once_s = self._at_once_s(outside_s, flowing_s, segments, burst_share)
         seconds = outside_s + max(own.sum_s, flowing_s - at_once_s)
         return max(seconds, busy_s - at_once_s)  # a stage inside may outlast its bytes between
 
-    def _at_once_s(self, outside_s: float, flowing_s: float, burst_share: float) -> float:
+    def _at_once_s(
+        self, outside_s: float, flowing_s: float, segments: int, burst_share: float
+    ) -> float:
         """For how long the busiest link need not send, since its burst takes those bytes.
 
         What a burst has let through, the link's pauses make good: those between stages, and, where
@@ -65,7 +67,8 @@ class Sums:
         busy_s, burst_s = self.busy_s[self.busiest], link.burst_bytes / link.bytes_per_s
         between_s = max(0.0, flowing_s - busy_s - own.largest_s)
         before_s = (1 - burst_share) * (max(0.0, outside_s) + own.largest_s)
-        made_good_s = min(between_s, own.count * burst_s) + min(before_s, burst_s)
+        num_pauses = max(0, own.count * segments - 1)
+        made_good_s = min(between_s, num_pauses * burst_s) + min(before_s, burst_s)
         return min(busy_s, burst_share * burst_s + made_good_s)
 
 
