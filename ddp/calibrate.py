@@ -14,7 +14,7 @@ import torch
 from ddp.algorithms import is_known, parameter_server_schedule
 from ddp.executor import Collective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fixed import SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.fixed import IN_A_ROW, SMALL_NUMEL, SOME_NUMEL, FixedCost
 from ddp.membership import PrivateGroup
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
@@ -30,8 +30,8 @@ TRIAL_BYTES, TRIALS = 400_000, 3
 FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
 """Below the one, a measurement takes so long that it is not repeated; below the other, it is left
 out: the inside of a node is then a slow link like any other."""
-IN_A_ROW, MOST_ROUNDS, MOST_S = 4, 9, 0.4
-"""All-reduces of an algorithm that follow one another, how often, and for how long at most."""
+MOST_ROUNDS, MOST_S = 9, 0.4
+"""How often an algorithm is timed, and for how long at most."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +133,21 @@ def time_algorithms(
     `meet`, which returns when all ranks have called it. Tens of ms each. Raises TransportError."""
     sizes = (SMALL_NUMEL, SOME_NUMEL)
     turns = [(name, size) for name, each in timed.items() if each.num_stages for size in sizes]
-    rows = transport.allocate([(size, torch.float32) for size in sizes])
-    buffers = dict(zip(sizes, rows, strict=True))
+    buffers = {
+        size: transport.allocate([(size, torch.float32) for _ in range(IN_A_ROW)]) for size in sizes
+    }
     together = _Together(transport, rank, fabric, timeout_s)
 
     def row(turn: tuple[str, int], length: int) -> tuple[float, float]:
-        """Seconds of the first, and of the mean of those after it."""
+        """Seconds of the first, and of the mean of those after it; each has a buffer that ranks
+        have just written, as gradients are."""
         name, size = turn
+        for buffer in buffers[size]:
+            buffer.zero_()
         (meet or together.meet)()
         ends = [monotonic()]
-        for _ in range(length):
-            timed[name].collective.all_reduce(buffers[size], 1, 0)
+        for buffer in buffers[size][:length]:
+            timed[name].collective.all_reduce(buffer, 1, 0)
             ends.append(monotonic())
         return ends[1] - ends[0], (ends[-1] - ends[1]) / max(1, length - 1)
 
@@ -166,7 +170,7 @@ def _costs(
     firsts, others = {}, {}
     for turn, rows in found.items():
         pairs = [(next(slowest), next(slowest)) for _ in rows]
-        firsts[turn], others[turn] = (_usual(each) for each in zip(*pairs, strict=True))
+        firsts[turn], others[turn] = map(median, zip(*pairs, strict=True))
     return {
         name: FixedCost(
             num_stages=timed[name].num_stages,

@@ -5,7 +5,6 @@ they share, whether peers change between the inside of a node and the network. S
 timed itself (ddp.calibrate), in two sizes that links hardly slow down. Owns how a price follows.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 from ddp.cost import Price, price
@@ -13,8 +12,10 @@ from ddp.fabric import Fabric, Link, NodeLinks
 from ddp.schedule import Schedule
 
 SMALL_NUMEL = 16  # float32: small enough to cost no bandwidth
-SOME_NUMEL = 12_289  # about 48 KiB, prime, no bucket's size
-ITEM_BYTES = 4
+SOME_NUMEL = 20_011  # about 80 KiB, prime, no bucket's size
+SOME_BYTES = 4 * SOME_NUMEL
+IN_A_ROW = 4
+"""All-reduces of an algorithm that follow one another where it is timed."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,18 @@ def price_of(
     segments: int = 1,
     burst_share: float = 1.0,
 ) -> Price:
-    """As `ddp.cost.price`, with stages that have this fixed cost; None: that of their links."""
+    """As `ddp.cost.price`, with stages that have this fixed cost; None: that of their links.
+
+    What the price lacks of the larger size's time, more bytes cost in proportion, up to that size:
+    beyond it, computing hides behind what links carry.
+    """
     if cost is None or cost.num_stages == 0:
         return price(schedule, fabric, num_bytes, segments, burst_share)
-    share = min(1.0, num_bytes / segments / (SOME_NUMEL * ITEM_BYTES))
-    more_s = max(0.0, cost.some_s - _bytes_s(schedule, fabric) - cost.small_s)
-    stage_s = (cost.small_s + share * more_s) / cost.num_stages
+    stage_s = cost.small_s / cost.num_stages
+    least = price(schedule, _with_stages(fabric, stage_s), SOME_BYTES, 1, 1 / IN_A_ROW)
+    lacking_s = max(0.0, cost.some_s - least.seconds) / cost.num_stages
+    stage_s += lacking_s * min(1.0, num_bytes / segments / SOME_BYTES)
     return price(schedule, _with_stages(fabric, stage_s), num_bytes, segments, burst_share)
-
-
-def _bytes_s(schedule: Schedule, fabric: Fabric) -> float:
-    """How much of `some_s` its bytes took: none where a burst let them through."""
-
-    def free(link: Link) -> Link:
-        return Link(0.0, math.inf if link.burst_bytes else link.bytes_per_s)
-
-    links = tuple(
-        NodeLinks(free(node.nic_out), free(node.nic_in), free(node.intra)) for node in fabric.links
-    )
-    return price(schedule, Fabric(fabric.node_of, links), SOME_NUMEL * ITEM_BYTES).seconds
 
 
 def _with_stages(fabric: Fabric, alpha_s: float) -> Fabric:

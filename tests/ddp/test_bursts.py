@@ -7,7 +7,7 @@ import pytest
 from ddp.algorithms import hierarchical_schedule, ring_schedule
 from ddp.cost import price
 from ddp.fabric import Fabric, Link, NodeLinks
-from ddp.fixed import ITEM_BYTES, SOME_NUMEL, FixedCost, price_of
+from ddp.fixed import SOME_BYTES, FixedCost, price_of
 
 PAUSE_S, RATE, BURST = 0.1, 100.0, 50.0
 FREE = Link(0.0, 1e12)
@@ -74,7 +74,6 @@ def test_segments_leave_no_pause_but_the_burst_stays_free() -> None:
     assert price(ring_schedule((0, 1)), pair(), 800, 4).seconds == pytest.approx(without - 0.5)
 
 
-SOME_BYTES = SOME_NUMEL * ITEM_BYTES
 COST = FixedCost(num_stages=2, small_s=0.2, some_s=0.6, start_s=0.05)
 
 
@@ -89,14 +88,28 @@ def test_an_algorithm_costs_what_it_took() -> None:
 
 def test_what_bytes_took_is_no_fixed_cost() -> None:
     """Where nothing passes at once, the larger of both sizes had to be sent."""
-    fast = NodeLinks(Link(7.0, SOME_BYTES / 0.3), Link(7.0, SOME_BYTES / 0.3), FREE)
-    fabric = Fabric((0, 1), (fast, fast))
+    nic = Link(7.0, SOME_BYTES / 0.3)
+    fabric = Fabric((0, 1), (NodeLinks(nic, nic, FREE),) * 2)
     ring = ring_schedule((0, 1))
     assert price_of(COST, ring, fabric, SOME_BYTES).seconds == pytest.approx(0.6, rel=1e-3)
     twice = price_of(COST, ring, fabric, 2 * SOME_BYTES)
     assert twice.seconds == pytest.approx(0.3 + 2 * 0.3, rel=1e-3)
     slower = replace(COST, some_s=0.1)  # as good as it gets: what a few bytes take
     assert price_of(slower, ring, fabric, SOME_BYTES).seconds == pytest.approx(0.5, rel=1e-3)
+
+
+def test_what_a_burst_left_over_is_no_fixed_cost_either() -> None:
+    """Timed in rows of four, which share a burst of 0.4 s: pauses make good the rest of them."""
+    rate = SOME_BYTES / 0.8
+    nic = Link(0.0, rate, 0.4 * rate)
+    fabric = Fabric((0, 1), (NodeLinks(nic, nic, FREE),) * 2)
+    ring = ring_schedule((0, 1))
+    # two stages of 0.1 s; a pause between them, and in three of four one before them
+    took_s = 0.2 + 0.8 - 0.1 - 0.1 - 0.75 * 0.1
+    timed = replace(COST, some_s=took_s)
+    assert price_of(timed, ring, fabric, SOME_BYTES, 1, 1 / 4).seconds == pytest.approx(took_s)
+    alone = price_of(timed, ring, fabric, SOME_BYTES).seconds
+    assert alone == pytest.approx(0.2 + 0.8 - 0.4 - 0.1)
 
 
 def test_it_is_a_segment_that_costs() -> None:
