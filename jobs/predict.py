@@ -41,9 +41,6 @@ class Calibrated(Protocol):
     @property
     def intra_bytes_per_s(self) -> float | None: ...
 
-    @property
-    def algorithms(self) -> Mapping[str, FixedCost]: ...
-
 
 @dataclass(frozen=True)
 class FixedCosts:
