@@ -1,29 +1,37 @@
 """What a dependent stage and a byte inside a node cost on this fabric, measured before a run.
 
-Owns three short measurements, made with the executor that a run uses, all ranks at once as in a
-run, on sizes of its own. Prices nothing (cost).
+Owns short measurements, made with the executor that a run uses, all ranks at once as in a run, on
+sizes of its own: of stages alike, and of the algorithms that the run uses. Prices nothing (cost).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic
 
 import torch
 
-from ddp.executor import ScheduledCollective
+from ddp.algorithms import is_known, parameter_server_schedule
+from ddp.executor import Collective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
+from ddp.fixed import IN_A_ROW, SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.membership import PrivateGroup
+from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
 from ddp.transport import Transport
 
-SMALL_NUMEL = 16  # float32: small enough to cost no bandwidth
-LARGE_NUMEL = 389_119  # about 1.5 MiB, prime, no bucket's size
-SMALL_HOPS, LARGE_HOPS = 24, 4
+LARGE_NUMEL = 4_194_301  # of a rank's buffer, about 16 MiB: more than caches hold
+SLOW_NUMEL = 389_119  # of a chunk where the inside is slow, about 1.5 MiB
+SMALL_HOPS, LARGE_HOPS = 24, 2
+"""Stages in a row. Of the large ones one adds what peers have just written, and one copies that, as
+in a reduction: neither is in this core's cache."""
 REPEATS = 5
 TRIAL_BYTES, TRIALS = 400_000, 3
 FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
 """Below the one, a measurement takes so long that it is not repeated; below the other, it is left
 out: the inside of a node is then a slow link like any other."""
+MOST_ROUNDS, MOST_S = 9, 0.4
+"""How often an algorithm is timed, and for how long at most."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +40,14 @@ class Calibration:
 
     alpha: seconds that a stage takes beyond its bytes, when it waits for the one before it. The
     rate is None also where a node's inside carries less than SLOW_INSIDE_BYTES_PER_S: then its
-    bytes alone decide, and whoever limits it knows the rate.
+    bytes alone decide, and whoever limits it knows the rate. algorithms: of those that were timed
+    themselves, which is better known than from stages that are all alike.
     """
 
     alpha_inter_s: float | None
     alpha_intra_s: float | None
     intra_bytes_per_s: float | None
+    algorithms: Mapping[str, FixedCost] = field(default_factory=dict, hash=False)
 
 
 def calibrate(
@@ -46,37 +56,159 @@ def calibrate(
     """Measure; every rank of `fabric` must call this at the same point. A few seconds at
     most where a node's inside is slow, else well under one. Raises TransportError."""
 
-    def stage_s(hop: Stage, numel: int, hops: int, repeats: int = REPEATS) -> float:
-        schedule = Schedule(fabric.num_ranks, num_shards, "calibration", _repeat(hop, hops))
+    def stage_s(kinds: Sequence[Stage], numel: int, hops: int, repeats: int = REPEATS) -> float:
+        stages = _in_turn(kinds, hops)
+        schedule = Schedule(fabric.num_ranks, num_shards, "calibration", stages)
         collective = ScheduledCollective(schedule, rank, fabric, transport, timeout_s)
         (buffer,) = transport.allocate([(num_shards * numel, torch.float32)])
         seconds = []
         for _ in range(repeats):
+            buffer.zero_()
+            together.meet()
             start = monotonic()
             collective.all_reduce(buffer, 1, 0)
             seconds.append((monotonic() - start) / hops)
-        return median(seconds)
+        return median(seconds) if numel > SMALL_NUMEL else _usual(seconds)
 
+    together = _Together(transport, rank, fabric, timeout_s)
     num_shards = max(map(len, fabric.groups))
     across, inside = tuple(_across(fabric)), tuple(_inside(fabric))
+    adding = tuple(transfer._replace(reduce=True) for transfer in inside)
     trial_numel = TRIAL_BYTES // 4 // num_shards
     values = [
-        stage_s(across, SMALL_NUMEL, SMALL_HOPS) if across else 0.0,
-        stage_s(inside, SMALL_NUMEL, SMALL_HOPS) if inside else 0.0,
-        stage_s(inside, trial_numel, 1, TRIALS) if inside else 0.0,
+        stage_s([across], SMALL_NUMEL, SMALL_HOPS) if across else 0.0,
+        stage_s([inside], SMALL_NUMEL, SMALL_HOPS) if inside else 0.0,
+        stage_s([inside], trial_numel, 1, TRIALS) if inside else 0.0,
     ]
     alpha_inter_s, alpha_intra_s, trial_s = _share(values, transport, rank, fabric, timeout_s)
     rate = None
     if inside and trial_s < TRIAL_BYTES / SLOW_INSIDE_BYTES_PER_S:
-        repeats = REPEATS if trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S else 1
-        large_s = max(stage_s(inside, LARGE_NUMEL, LARGE_HOPS, repeats) - alpha_intra_s, 1e-9)
-        own = num_shards * LARGE_NUMEL * 4 / large_s
+        fast = trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S
+        numel, repeats = (LARGE_NUMEL // num_shards, REPEATS) if fast else (SLOW_NUMEL, 1)
+        hop_s = stage_s([adding, inside], numel, LARGE_HOPS, repeats)
+        large_s = max(hop_s - alpha_intra_s, 1e-9)
+        own = num_shards * numel * 4 / large_s
         (rate,) = _share([own], transport, rank, fabric, timeout_s)
     return Calibration(alpha_inter_s if across else None, alpha_intra_s if inside else None, rate)
 
 
-def _repeat(hop: Stage, hops: int) -> Callable[[], Iterator[Stage]]:
-    return lambda: (hop for _ in range(hops))
+def calibrate_plan(
+    group: PrivateGroup, plan: ReductionPlan, fabric: Fabric, timeout_s: float
+) -> Calibration:
+    """As `calibrate`, with the algorithms that the plan's buckets go through."""
+    transport = group.transport()
+    found = calibrate(transport, group.rank, fabric, timeout_s)
+    timed = {}
+    for name in plan.algorithms:
+        if is_known(name) and name != NoCollective.name:  # what a hook sends is not known
+            schedule = plan.schedule(name)
+            made = make_collective(name, schedule, group.rank, fabric, group, timeout_s)
+            timed[name] = Timed(made, num_stages(schedule, fabric.num_ranks))
+    costs = time_algorithms(transport, group.rank, fabric, timed, timeout_s=timeout_s)
+    return replace(found, algorithms=costs)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An algorithm that is to be timed, and the stages among which its time is shared out."""
+
+    collective: Collective
+    num_stages: int
+
+
+def num_stages(schedule: Schedule | None, num_ranks: int) -> int:
+    """Those of a ring where the backend reduces in its own way."""
+    return 2 * (num_ranks - 1) if schedule is None else sum(1 for _ in schedule)
+
+
+def time_algorithms(
+    transport: Transport,
+    rank: int,
+    fabric: Fabric,
+    timed: Mapping[str, Timed],
+    meet: Callable[[], None] | None = None,
+    timeout_s: float = 10.0,
+) -> dict[str, FixedCost]:
+    """By name, the same on every rank, all of which must call this. They take turns, in rows after
+    `meet`, which returns when all ranks have called it. Tens of ms each. Raises TransportError."""
+    sizes = (SMALL_NUMEL, SOME_NUMEL)
+    turns = [(name, size) for name, each in timed.items() if each.num_stages for size in sizes]
+    buffers = {
+        size: transport.allocate([(size, torch.float32) for _ in range(IN_A_ROW)]) for size in sizes
+    }
+    together = _Together(transport, rank, fabric, timeout_s)
+
+    def row(turn: tuple[str, int], length: int) -> tuple[float, float]:
+        """Seconds of the first, and of the mean of those after it; each has a buffer that ranks
+        have just written, as gradients are."""
+        name, size = turn
+        for buffer in buffers[size]:
+            buffer.zero_()
+        (meet or together.meet)()
+        ends = [monotonic()]
+        for buffer in buffers[size][:length]:
+            timed[name].collective.all_reduce(buffer, 1, 0)
+            ends.append(monotonic())
+        return ends[1] - ends[0], (ends[-1] - ends[1]) / max(1, length - 1)
+
+    tried = together.slowest([row(turn, 1)[0] for turn in turns])  # connects, too
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {turn: [] for turn in turns}
+    for number in range(MOST_ROUNDS):
+        for turn, trial_s in zip(turns, tried, strict=True):
+            if number == 0 or (number + 1) * IN_A_ROW * trial_s < MOST_S:
+                length = IN_A_ROW if IN_A_ROW * trial_s < MOST_S else 2
+                found[turn].append(row(turn, length))
+    return _costs(timed, found, together)
+
+
+def _costs(
+    timed: Mapping[str, Timed],
+    found: Mapping[tuple[str, int], Sequence[tuple[float, float]]],
+    together: "_Together",
+) -> dict[str, FixedCost]:
+    slowest = iter(together.slowest([s for rows in found.values() for row in rows for s in row]))
+    firsts, others = {}, {}
+    for turn, rows in found.items():
+        pairs = [(next(slowest), next(slowest)) for _ in rows]
+        firsts[turn], others[turn] = map(median, zip(*pairs, strict=True))
+    return {
+        name: FixedCost(
+            num_stages=timed[name].num_stages,
+            small_s=others[name, SMALL_NUMEL],
+            some_s=others[name, SOME_NUMEL],
+            start_s=max(0.0, firsts[name, SMALL_NUMEL] - others[name, SMALL_NUMEL]),
+        )
+        for name in dict.fromkeys(name for name, _ in found)
+    }
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The lower quartile: what else a machine does within so short a time only adds."""
+    return sorted(seconds)[len(seconds) // 4]
+
+
+class _Together:
+    """What all ranks do and know together, through the star."""
+
+    def __init__(self, transport: Transport, rank: int, fabric: Fabric, timeout_s: float) -> None:
+        star = parameter_server_schedule(fabric.num_ranks)
+        self._rank, self._num_ranks = rank, fabric.num_ranks
+        self._star = ScheduledCollective(star, rank, fabric, transport, timeout_s)
+        self._token = torch.zeros(1)
+
+    def meet(self) -> None:
+        self._star.all_reduce(self._token, 1, 0)
+
+    def slowest(self, seconds: Sequence[float]) -> list[float]:
+        """Element by element, the most of any rank."""
+        table = torch.zeros(self._num_ranks, len(seconds) + 1, dtype=torch.float64)
+        table[self._rank, 1:] = torch.tensor(seconds, dtype=torch.float64)
+        self._star.all_reduce(table.view(-1), 1, 0)
+        return [float(each) for each in table.amax(0)[1:]]
+
+
+def _in_turn(kinds: Sequence[Stage], hops: int) -> Callable[[], Iterator[Stage]]:
+    return lambda: (kinds[hop % len(kinds)] for hop in range(hops))
 
 
 def _across(fabric: Fabric) -> Iterator[Transfer]:

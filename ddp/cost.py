@@ -7,10 +7,10 @@ and from calibration.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any
 
 from ddp.errors import UsageError
 from ddp.fabric import Direction, Fabric, Link, NodeLinks
+from ddp.overlap import Sums
 from ddp.schedule import Schedule, chunk_bounds
 
 Capacity = tuple[int, Direction]  # node number, and what of it
@@ -46,23 +46,32 @@ class StepPrediction:
     no_overlap_step_s: float
 
 
-def price(schedule: Schedule, fabric: Fabric, num_bytes: int, segments: int = 1) -> Price:
+def price(
+    schedule: Schedule,
+    fabric: Fabric,
+    num_bytes: int,
+    segments: int = 1,
+    burst_share: float = 1.0,
+) -> Price:
     """Price an all-reduce of `num_bytes` per rank, cut into `segments` that overlap.
 
     A stage takes as long as its slowest capacity: alpha + bytes / rate, over all transfers that
     share it. The first segment takes the sum of its stages; each further one adds what the busiest
     capacity needs for its bytes alone, since that one never pauses while segments follow. The
     alphas of that capacity's own stages pass while others' bytes do, all but one. So the result is
-    never below bytes / rate of any capacity. Raises UsageError without links.
+    never below bytes / rate of any capacity whose link lets nothing through beforehand. Of a link's
+    burst, `burst_share` is there: less than 1 where others took of it. Raises UsageError without
+    links.
     """
     if not fabric.links:
         raise UsageError("a fabric without links has no price; give it the links of every node")
     capacities = _capacities(fabric)
     links = [_link(fabric, capacity) for capacity in capacities]
     loads = _stage_loads(schedule, fabric, _chunk_bytes(schedule, num_bytes, 1, segments))
-    sums = _Sums.of(((1, load) for load in loads), links, segments)
+    sums = Sums.of(((1, load) for load in loads), links, segments)
     bottleneck = capacities[sums.busiest] if any(sums.totals) else None
-    return Price(sums.seconds(segments), _by_node(fabric, sums.totals), bottleneck)
+    seconds = sums.seconds(segments, burst_share)
+    return Price(seconds, _by_node(fabric, sums.totals), bottleneck)
 
 
 @dataclass(frozen=True)
@@ -83,79 +92,12 @@ def price_kinds(kinds: Iterable[Kind], links: NodeLinks, segments: int = 1, nics
     """
     if segments < 1:
         raise UsageError(f"{segments} segments: at least one")
-    shared = [
-        Link(links.nic_out.alpha_s, links.nic_out.bytes_per_s * nics),
-        Link(links.nic_in.alpha_s, links.nic_in.bytes_per_s * nics),
-        links.intra,
-    ]
+    shared = [links.nic_out.times(nics), links.nic_in.times(nics), links.intra]
     loads = ((kind.count, (kind.out_bytes, kind.in_bytes, kind.intra_bytes)) for kind in kinds)
-    sums = _Sums.of((each for each in loads if each[0]), shared, segments)
+    sums = Sums.of((each for each in loads if each[0]), shared, segments)
     bottleneck = (0, _OUT_IN_INTRA[sums.busiest]) if any(sums.totals) else None
     traffic = NodeTraffic(*(round(total) for total in sums.totals))
     return Price(sums.seconds(segments), {0: traffic}, bottleneck)
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """All stages added up: bytes by capacity, how long each is busy, and one segment's seconds."""
-
-    totals: list[Any]
-    busy_s: list[float]
-    first_segment_s: float
-    all_alphas_s: float
-    alphas: "list[_Alphas]"
-
-    @classmethod
-    def of(
-        cls, loads: Iterable[tuple[int, Sequence[float]]], links: Sequence[Link], segments: int
-    ) -> "_Sums":
-        """`loads`: how many stages are alike, and the bytes that each puts on each capacity."""
-        totals: list[Any] = [0] * len(links)
-        alphas = [_Alphas() for _ in links]
-        first_segment_s = all_alphas_s = 0.0
-        for count, load in loads:
-            totals = [total + count * stage for total, stage in zip(totals, load, strict=True)]
-            alpha_s, bytes_s = _stage_s(load, links, segments)
-            first_segment_s += count * bytes_s
-            all_alphas_s += count * alpha_s
-            for stage_bytes, own in zip(load, alphas, strict=True):
-                if stage_bytes:
-                    own.take(alpha_s, count)
-        busy_s = [total / link.bytes_per_s for total, link in zip(totals, links, strict=True)]
-        return cls(totals, busy_s, first_segment_s, all_alphas_s, alphas)
-
-    @property
-    def busiest(self) -> int:
-        return self.busy_s.index(max(self.busy_s))
-
-    def seconds(self, segments: int) -> float:
-        own, busy_s = self.alphas[self.busiest], self.busy_s[self.busiest]
-        following_s = busy_s * (segments - 1) / segments + own.largest_s
-        seconds = self.first_segment_s + self.all_alphas_s - own.sum_s
-        seconds += max(own.sum_s, following_s)
-        return max(seconds, busy_s)  # a stage inside may outlast its bytes between nodes
-
-
-@dataclass
-class _Alphas:
-    """The fixed times of the stages that use one capacity."""
-
-    sum_s: float = 0.0
-    largest_s: float = 0.0
-
-    def take(self, alpha_s: float, count: int) -> None:
-        self.sum_s += count * alpha_s
-        self.largest_s = max(self.largest_s, alpha_s)
-
-
-def _stage_s(load: Sequence[float], links: Sequence[Link], segments: int) -> tuple[float, float]:
-    """The fixed time of a stage's slowest capacity, and that of a segment's bytes there."""
-    times = (
-        (link.alpha_s, stage_bytes / segments / link.bytes_per_s)
-        for link, stage_bytes in zip(links, load, strict=True)
-        if stage_bytes
-    )
-    return max(times, key=sum, default=(0.0, 0.0))
 
 
 def traffic(

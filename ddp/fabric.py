@@ -19,17 +19,26 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Link:
-    """One capacity: a fixed cost per dependent stage and a rate shared by all who use it."""
+    """One capacity: a fixed cost per dependent stage and a rate shared by all who use it.
+
+    `burst_bytes` pass at once where the link was idle for as long as they take at that rate.
+    """
 
     alpha_s: float
     bytes_per_s: float
+    burst_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.alpha_s >= 0 and self.bytes_per_s > 0):
+        if not (self.alpha_s >= 0 and self.bytes_per_s > 0 and self.burst_bytes >= 0):
             raise ValueError(
-                f"link with alpha {self.alpha_s} s and {self.bytes_per_s} bytes/s: "
-                "alpha must be at least 0 and the rate above 0"
+                f"link with alpha {self.alpha_s} s, {self.bytes_per_s} bytes/s and a burst of "
+                f"{self.burst_bytes} bytes: alpha must be at least 0 and the rate above 0, and the "
+                "burst at least 0"
             )
+
+    def times(self, count: int) -> "Link":
+        """So many of them side by side, for who uses all at once."""
+        return Link(self.alpha_s, self.bytes_per_s * count, self.burst_bytes * count)
 
 
 @dataclass(frozen=True)

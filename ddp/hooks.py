@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from ddp.agreement import agree_on_fabric, check_same, check_same_plan, dtype_name
 from ddp.algorithms import AUTO, find_algorithm, pinned
-from ddp.calibrate import Calibration, calibrate
+from ddp.calibrate import Calibration, calibrate_plan
 from ddp.errors import DdpError, PlanError, ReductionFailed, TransportError, UsageError
 from ddp.executor import NoCollective, make_collective
 from ddp.fabric import Fabric
@@ -125,8 +125,8 @@ class HookState:
     def calibrate(self) -> Calibration:
         """Measure this fabric through the executor; every rank must call it, between backwards."""
         try:
-            transport, timeout_s = self._group.transport(), self._choice.timeout_s
-            return calibrate(transport, self._group.rank, self.fabric, timeout_s)
+            timeout_s = self._choice.timeout_s
+            return calibrate_plan(self._group, self._plan(()), self.fabric, timeout_s)
         except TransportError as exc:
             raise self._stop(exc) from None
 

@@ -17,7 +17,7 @@ from ddp import agreement, replanning
 from ddp.algorithms import pinned
 from ddp.between import between_steps
 from ddp.bucket import make_all
-from ddp.calibrate import Calibration, calibrate
+from ddp.calibrate import Calibration, calibrate_plan
 from ddp.comm_hook import CommHook, Hook, agree_on_hook
 from ddp.digest import module_sha256
 from ddp.drop_in import NeverCopied, TorchArguments, buffers_wanted, why_refused
@@ -263,8 +263,8 @@ class DistributedDataParallel(NeverCopied, nn.Module):
         if not self._line.on_host:
             return None
         with between_steps(self._reducer, "calibration"):
-            transport, timeout_s = self._group.transport(), self._options.timeout_s
-            return calibrate(transport, self._group.rank, self._fabric, timeout_s)
+            timeout_s = self._options.timeout_s
+            return calibrate_plan(self._group, self._plan, self._fabric, timeout_s)
 
     def verify_parameters(self) -> str:
         """SHA-256 of this rank's parameters: names, shapes, dtypes and bytes. Local.

@@ -15,6 +15,8 @@ class NodeRates(StrictModel):
     """Into the node."""
     intra_bytes_per_s: float | None
     """Inside the node."""
+    burst_bytes: int | None = None
+    """What passes out of the node, and into it, before the limit of an idle link holds."""
 
 
 class RankArgument(StrictModel):

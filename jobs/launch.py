@@ -165,10 +165,18 @@ def plan_ranks(job: JobSpec, site: Site) -> RankPlan:
         nodes=nodes,
         nproc_per_node=spec.ranks_per_node,
         threads=choose_threads(os.environ, shared_by_ranks(site), len(places)),
-        links=measured_links(probe, [node.name for node in nodes]),
+        links=measured_links(probe, [node.name for node in nodes], limits_of(site)),
         measure_links=isinstance(site, Attached) and probe is None and len(nodes) > 1,
         shared_memory=not spec.limits_insides,
     )
+
+
+def limits_of(site: Site) -> dict[str, int | None]:
+    """Bits per second that we limit each node's links to; nobody knows where they are others'."""
+    if isinstance(site, Attached):
+        return {}
+    spec = site.spec
+    return {name: spec.links_of(name).inter_node.rate_bits_per_s for name in spec.node_names}
 
 
 @dataclass

@@ -7,14 +7,15 @@ calibration, computing from the first steps without network. Nothing of it is a 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.algorithms import ring_schedule
-from ddp.cost import Price, StepPrediction, predict_step, price
+from ddp.cost import Price, StepPrediction, predict_step
 from ddp.fabric import Fabric, Link, NodeLinks
+from ddp.fixed import FixedCost, price_of
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule
 from jobs.argument import NodeRates
@@ -48,6 +49,14 @@ class FixedCosts:
     alpha_inter_s: float | None = None
     alpha_intra_s: float | None = None
     intra_bytes_per_s: float | None = None
+    algorithms: Mapping[str, FixedCost] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "FixedCosts":
+        """As prediction.json has it; older ones do not tell of algorithms."""
+        timed = document.get("algorithms", {})
+        costs = {name: FixedCost(**cost) for name, cost in timed.items()}
+        return cls(**{**document, "algorithms": costs})
 
 
 @dataclass(frozen=True)
@@ -117,18 +126,26 @@ def _node_links(rates: NodeRates, calibration: Calibrated) -> NodeLinks:
     inter_s = calibration.alpha_inter_s or 0.0  # None where nothing is sent there
     intra_s = calibration.alpha_intra_s or 0.0
     intra = calibration.intra_bytes_per_s or rates.intra_bytes_per_s
+    burst_bytes = rates.burst_bytes or 0
     return NodeLinks(
-        nic_out=Link(inter_s, rates.out_bytes_per_s or UNLIMITED),
-        nic_in=Link(inter_s, rates.in_bytes_per_s or UNLIMITED),
+        nic_out=Link(inter_s, rates.out_bytes_per_s or UNLIMITED, burst_bytes),
+        nic_in=Link(inter_s, rates.in_bytes_per_s or UNLIMITED, burst_bytes),
         intra=Link(intra_s, intra or UNLIMITED),
     )
 
 
 def predict(
-    plan: ReductionPlan, fabric: Fabric, compute: Compute, *, overlap: bool, barrier: bool = False
+    plan: ReductionPlan,
+    fabric: Fabric,
+    compute: Compute,
+    *,
+    overlap: bool,
+    barrier: bool = False,
+    costs: Mapping[str, FixedCost] | None = None,
 ) -> dict[str, Any]:
-    """The document that prediction.json holds, without its inputs. `barrier`: one ends the step."""
-    prices = _prices(plan, fabric, compute.bucket_bytes)
+    """The document that prediction.json holds, without its inputs. `barrier`: one ends the step;
+    `costs`: of algorithms that were timed, where those of links are not for them."""
+    prices = _prices(plan, fabric, compute, overlap, costs or {})
     seconds = [each.seconds if each else 0.0 for each in prices]
     step = predict_step(compute.step_s, compute.ready_s, seconds, compute.backward_s, overlap)
     more_s = barrier_s(fabric) if barrier else 0.0
@@ -171,14 +188,53 @@ def barrier_s(fabric: Fabric) -> float:
     )
 
 
-def _prices(plan: ReductionPlan, fabric: Fabric, bucket_bytes: Sequence[int]) -> list[Price | None]:
+def _prices(
+    plan: ReductionPlan,
+    fabric: Fabric,
+    compute: Compute,
+    overlap: bool,
+    costs: Mapping[str, FixedCost],
+) -> list[Price | None]:
+    """One bucket after another: what one leaves of a link's burst, and what passes until the next
+    is ready, is the next one's. The first finds what came back since the step before."""
     schedules = priced_schedules(plan)
     prices: list[Price | None] = []
-    for num_bytes, bucket in zip(bucket_bytes, plan.buckets, strict=True):
+    share, ended_s = 0.0, compute.backward_s - compute.step_s
+    for num_bytes, bucket, ready_s in zip(
+        compute.bucket_bytes, plan.buckets, compute.ready_s, strict=True
+    ):
         schedule = schedules[bucket.algorithm]
+        if schedule is None:
+            prices.append(None)
+            continue
+        starts_s = max(ended_s, ready_s if overlap else compute.backward_s)
+        burst_s = _burst_s(fabric)
+        share = min(1.0, share + (starts_s - ended_s) / burst_s) if burst_s else 0.0
         segments = GLOO_SEGMENTS if bucket.algorithm == "native" else bucket.segments
-        prices.append(price(schedule, fabric, num_bytes, segments) if schedule else None)
+        cost = costs.get(bucket.algorithm)
+        found = price_of(cost, schedule, fabric, num_bytes, segments, share)
+        share = max(0.0, share - _wire_s(found, fabric) / burst_s) if burst_s else 0.0
+        ended_s = starts_s + found.seconds
+        prices.append(found)
     return prices
+
+
+def _burst_s(fabric: Fabric) -> float:
+    """How long a NIC must be idle until a whole burst may pass: the slowest one."""
+    nics = [link for node in fabric.links for link in (node.nic_out, node.nic_in)]
+    return max((link.burst_bytes / link.bytes_per_s for link in nics), default=0.0)
+
+
+def _wire_s(found: Price, fabric: Fabric) -> float:
+    """How long the busiest NIC sends or receives."""
+    return max(
+        seconds
+        for node, traffic in found.traffic.items()
+        for seconds in (
+            traffic.out_bytes / fabric.links[node].nic_out.bytes_per_s,
+            traffic.in_bytes / fabric.links[node].nic_in.bytes_per_s,
+        )
+    )
 
 
 def priced_schedules(plan: ReductionPlan) -> dict[str, Schedule | None]:

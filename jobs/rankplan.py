@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.nodes import Node
+from cluster.shaping import burst_bytes
 from jobs.spec import JobSpec
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -50,7 +51,7 @@ class RankPlan:
     nodes: tuple[Node, ...]
     nproc_per_node: int
     threads: Threads
-    links: Sequence[Mapping[str, float | None]] | None
+    links: Sequence[Mapping[str, Any]] | None
     measure_links: bool = False
     """Whether ranks measure the links themselves before they begin."""
     shared_memory: bool = True
@@ -134,12 +135,15 @@ def choose_threads(environment: Mapping[str, str], num_cores: int, world_size: i
 
 
 def measured_links(
-    probe: Mapping[str, Any] | None, names: Sequence[str]
-) -> list[dict[str, float | None]] | None:
+    probe: Mapping[str, Any] | None,
+    names: Sequence[str],
+    limits: Mapping[str, int | None] | None = None,
+) -> list[dict[str, Any]] | None:
     """What each node's links carry, from a probe's JSON; None where nothing was measured.
 
     Both ways at once where that was measured, since a reduction sends and receives together; the
-    best pair of each node, since a slow peer says nothing about this node.
+    best pair of each node, since a slow peer says nothing about this node. `limits`: bits per
+    second to which we limit each node's link, whose burst is known from that.
     """
     if probe is None:
         return None
@@ -157,6 +161,7 @@ def measured_links(
             "out_bytes_per_s": between(name, "src"),
             "in_bytes_per_s": between(name, "dst"),
             "intra_bytes_per_s": rates.get((name, "src", "intra_node")),
+            "burst_bytes": burst_bytes(limit) if (limit := (limits or {}).get(name)) else None,
         }
         for name in names
     ]

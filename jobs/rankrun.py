@@ -130,7 +130,14 @@ class RankRun:
         prediction: dict[str, Any] | str
         if plan is not None and fabric is not None and spec.hook is None:
             barrier = spec.sync == "barrier"
-            prediction = predict(plan, fabric, compute, overlap=spec.overlap, barrier=barrier)
+            prediction = predict(
+                plan,
+                fabric,
+                compute,
+                overlap=spec.overlap,
+                barrier=barrier,
+                costs=costs.algorithms if costs else None,
+            )
         else:
             prediction = why_unpredicted(spec, plan, on_gpu=self.trainer.device is not None)
         document = prediction_document(prediction, compute, told.links, costs)

@@ -6,7 +6,7 @@ Owns the turns, their clock and the check of every sum. What a contender is, is 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.calibrate import Calibration, calibrate
+from ddp.calibrate import Calibration, Timed, calibrate, num_stages, time_algorithms
 from ddp.fabric import Fabric
 from ddp.transport.scratch import zeros
 from jobs.argument import RankArgument
@@ -48,6 +48,7 @@ def run_rank(told: BenchArgument, events: Events) -> None:
         places, calibrations = _places(rank, told.bench, stack)
         events.phase("start", 1, 1)
         entries = _entries(told.bench, places)
+        _time_algorithms(told.bench, entries, places, calibrations)
         if rank.rank == 0:
             events.prediction(_told(rank, told.bench, entries, calibrations))
         result = Turns(told.bench, entries, rank, events).take()
@@ -73,6 +74,35 @@ def _places(
         places[name] = Place(rank, fabric, priced, group, timeout_s)
         calibrations[name] = found
     return places, calibrations
+
+
+def _time_algorithms(
+    bench: BenchSpec,
+    entries: "list[list[Entry]]",
+    places: dict[str, Place],
+    calibrations: dict[str, Calibration],
+) -> None:
+    """Adds to each placement's calibration what the ways that are used there cost."""
+    for name, place in places.items():
+        ways = {
+            entry.way.name: entry.way
+            for row in entries
+            for who, entry in zip(bench.contenders, row, strict=True)
+            if who.placement == name
+        }
+        timed = {
+            each: Timed(way.collective, num_stages(way.schedule, place.fabric.num_ranks))
+            for each, way in ways.items()
+        }
+        found = time_algorithms(
+            place.group.transport(),
+            place.rank,
+            place.fabric,
+            timed,
+            dist.barrier,
+            place.timeout_s,
+        )
+        calibrations[name] = replace(calibrations[name], algorithms=found)
 
 
 @dataclass(frozen=True)
@@ -124,12 +154,13 @@ def _told(
     """What is known before the first round, for bench.json; by size, then by contender."""
     item_bytes = DTYPES[bench.dtype].item_bytes
 
-    def about(entry: Entry) -> dict[str, Any]:
+    def about(who: Contender, entry: Entry) -> dict[str, Any]:
         size, way = entry.size_bytes, entry.way
+        cost = calibrations[who.placement].algorithms.get(way.name)
         return {
             "goes_through": way.algorithm,
             "segments": way.segments,
-            "predicted_s": way.predicted_s(size),
+            "predicted_s": way.predicted_s(size, cost),
             "sent_bytes": way.sent_bytes(size, item_bytes),
             "limit_s": limit_s(way.place.priced, size),
         }
@@ -137,7 +168,10 @@ def _told(
     return {
         "links": [node.model_dump() for node in told.links] if told.links else None,
         "calibration": {name: asdict(each) for name, each in calibrations.items()},
-        "entries": [[about(entry) for entry in row] for row in entries],
+        "entries": [
+            [about(who, entry) for who, entry in zip(bench.contenders, row, strict=True)]
+            for row in entries
+        ],
     }
 
 

@@ -9,13 +9,14 @@ from functools import cached_property
 
 from ddp.algorithms import AUTO, find_algorithm, ring_schedule
 from ddp.auto import choose
-from ddp.cost import inter_node_bound, payload_bytes, price
+from ddp.cost import inter_node_bound, payload_bytes
 from ddp.executor import Collective, make_collective
 from ddp.fabric import Fabric
+from ddp.fixed import FixedCost, price_of
 from ddp.membership import Membership, PrivateGroup
 from ddp.plan import choose_segments
 from ddp.schedule import Schedule
-from jobs.bench.asked import BASE, Contender
+from jobs.bench.asked import BASE, Contender, repeats
 from jobs.predict import GLOO_SEGMENTS
 
 
@@ -62,6 +63,8 @@ def open_place(
 class Way:
     """What reduces buffers of one size for one contender; `algorithm` does it in the end."""
 
+    name: str
+    """The algorithm's, with the order where it is a ring in another one than usual."""
     algorithm: str
     segments: int
     schedule: Schedule | None
@@ -76,11 +79,16 @@ class Way:
             return ring_schedule(range(self.place.fabric.num_ranks)), GLOO_SEGMENTS
         return self.schedule, self.segments
 
-    def predicted_s(self, size_bytes: int) -> float | None:
-        """None where the links were not measured."""
+    def predicted_s(self, size_bytes: int, cost: FixedCost | None) -> float | None:
+        """Of one in a turn, whose first waits for ranks that begin later; None where the links were
+        not measured. The all-reduces of a turn share what idle links let through at once.
+        """
         schedule, segments = self.priced
-        fabric = self.place.priced
-        return price(schedule, fabric, size_bytes, segments).seconds if fabric else None
+        fabric, share = self.place.priced, 1 / repeats(size_bytes)
+        if fabric is None:
+            return None
+        found = price_of(cost, schedule, fabric, size_bytes, segments, share)
+        return found.seconds + (cost.start_s * share if cost else 0.0)
 
     def sent_bytes(self, size_bytes: int, item_bytes: int) -> int:
         """What the busiest node sends to others."""
@@ -107,7 +115,8 @@ def ways_of(contender: Contender, place: Place, sizes_bytes: Sequence[int]) -> d
         if algorithm not in collectives:
             collectives[algorithm] = _make(algorithm, contender, place)
         schedule, collective = collectives[algorithm]
-        ways[size] = Way(algorithm, segments, schedule, collective, place)
+        name = contender.model_copy(update={"algorithm": algorithm}).name
+        ways[size] = Way(name, algorithm, segments, schedule, collective, place)
     return ways
 
 

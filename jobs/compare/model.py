@@ -46,7 +46,7 @@ class PricedRun:
             compute=Compute(**{**compute, **lists}),
             links=tuple(NodeRates.model_validate(node) for node in inputs["links"]),
             limits=tuple(node["rate_bits_per_s"] for node in run["lab"]["nodes"]),
-            costs=FixedCosts(**inputs["calibration"]),
+            costs=FixedCosts.from_json(inputs["calibration"]),
             overlap=run["job"]["ddp"]["overlap"],
             barrier=run["job"]["ddp"].get("sync") == "barrier",
         )
@@ -69,13 +69,20 @@ class PricedRun:
     def exposed_s_at(self, rate_bits_per_s: int) -> float | None:
         """The predicted wait if every link between nodes were limited to this rate."""
         links = [
-            _scaled(node, rate_bits_per_s / limit) if limit else node
+            _limited(node, limit, rate_bits_per_s) if limit else node
             for node, limit in zip(self.links, self.limits, strict=True)
         ]
         fabric = priced_fabric(self.plan.node_of, links, self.costs)
         if fabric is None:
             return None
-        found = predict(self.plan, fabric, self.compute, overlap=self.overlap, barrier=self.barrier)
+        found = predict(
+            self.plan,
+            fabric,
+            self.compute,
+            overlap=self.overlap,
+            barrier=self.barrier,
+            costs=self.costs.algorithms,
+        )
         return float(found["exposed_seconds"])
 
     def _wire_s(self) -> float | None:
@@ -117,13 +124,17 @@ def faster_rate(limits: Sequence[int | None]) -> int | None:
     return next((rate for rate in NEXT_RATES if rate > min(known)), None)
 
 
-def _scaled(node: NodeRates, factor: float) -> NodeRates:
-    def times(rate: float | None) -> float | None:
-        return rate * factor if rate else rate
+def _limited(node: NodeRates, limit: int, rate_bits_per_s: int) -> NodeRates:
+    """A node whose links are limited to another rate than now."""
 
+    def times(rate: float | None) -> float | None:
+        return rate * (rate_bits_per_s / limit) if rate else rate
+
+    burst = None if node.burst_bytes is None else burst_bytes(rate_bits_per_s)
     return node.model_copy(
         update={
             "out_bytes_per_s": times(node.out_bytes_per_s),
             "in_bytes_per_s": times(node.in_bytes_per_s),
+            "burst_bytes": burst,
         }
     )

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from ddp import calibrate
-from ddp.calibrate import LARGE_NUMEL, Calibration
+from ddp.algorithms import find_algorithm
+from ddp.calibrate import LARGE_NUMEL, SLOW_NUMEL, Calibration, Timed, num_stages, time_algorithms
+from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
+from ddp.fixed import SMALL_NUMEL, SOME_NUMEL, FixedCost
 from ddp.transport.memory import MemoryNetwork, MemoryTransport
 
 FABRICS = [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0)]
@@ -43,22 +46,33 @@ class Counting:
         self.inner.close()
 
 
-def calibrated(node_of: tuple[int, ...]) -> tuple[list[Calibration], Counter[int]]:
+def on_all_ranks(
+    num_ranks: int, body: Callable[[int, Counting], Any]
+) -> tuple[list[Any], Counter[int]]:
     """What every rank finds, and how many messages of each size all of them sent."""
-    network = MemoryNetwork(len(node_of))
-    ends = [Counting(network.transport(rank)) for rank in range(len(node_of))]
-    found: dict[int, Calibration] = {}
+    network = MemoryNetwork(num_ranks)
+    ends = [Counting(network.transport(rank)) for rank in range(num_ranks)]
+    found: dict[int, Any] = {}
 
-    def body(rank: int) -> None:
-        found[rank] = calibrate.calibrate(ends[rank], rank, Fabric(node_of))
+    def run(rank: int) -> None:
+        found[rank] = body(rank, ends[rank])
         ends[rank].close()
 
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(len(node_of))]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    return [found[rank] for rank in range(len(node_of))], sum((e.sent for e in ends), Counter())
+    return [found[rank] for rank in range(num_ranks)], sum((e.sent for e in ends), Counter())
+
+
+def calibrated(node_of: tuple[int, ...]) -> tuple[list[Calibration], Counter[int]]:
+    fabric = Fabric(node_of)
+    return on_all_ranks(len(node_of), lambda rank, end: calibrate.calibrate(end, rank, fabric))
+
+
+def most_on_a_node(node_of: tuple[int, ...]) -> int:
+    return max(Counter(node_of).values())
 
 
 @pytest.mark.parametrize("node_of", FABRICS)
@@ -67,19 +81,72 @@ def test_every_rank_finds_the_same(node_of: tuple[int, ...]) -> None:
     assert len(set(values)) == 1
     assert (values[0].alpha_inter_s is None) == (len(set(node_of)) == 1)
     assert values[0].alpha_intra_s is not None and values[0].intra_bytes_per_s is not None
-    assert sent[LARGE_NUMEL] > 0
+    assert sent[LARGE_NUMEL // most_on_a_node(node_of)] > 0
 
 
 @pytest.mark.parametrize("node_of", FABRICS)
-@pytest.mark.parametrize(("fast", "slow", "hops"), [(inf, 1e-9, 1), (inf, inf, 0), (1e-9, 1e-9, 5)])
+@pytest.mark.parametrize(
+    ("fast", "slow", "repeats"), [(inf, 1e-9, 1), (inf, inf, 0), (1e-9, 1e-9, 5)]
+)
 def test_a_slow_inside_is_measured_once_or_not_at_all(
-    node_of: tuple[int, ...], fast: float, slow: float, hops: int, monkeypatch: pytest.MonkeyPatch
+    node_of: tuple[int, ...],
+    fast: float,
+    slow: float,
+    repeats: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(calibrate, "FAST_INSIDE_BYTES_PER_S", fast)
     monkeypatch.setattr(calibrate, "SLOW_INSIDE_BYTES_PER_S", slow)
     values, sent = calibrated(node_of)
     assert len(set(values)) == 1
-    assert (values[0].intra_bytes_per_s is None) == (hops == 0)
+    assert (values[0].intra_bytes_per_s is None) == (repeats == 0)
     assert values[0].alpha_intra_s is not None
     in_company = sum(node_of.count(node) > 1 for node in node_of)  # who has a neighbour
-    assert sent[LARGE_NUMEL] == hops * calibrate.LARGE_HOPS * in_company
+    numel = SLOW_NUMEL if fast == inf else LARGE_NUMEL // most_on_a_node(node_of)
+    assert sent[numel] == repeats * calibrate.LARGE_HOPS * in_company
+
+
+@pytest.mark.parametrize("node_of", FABRICS)
+def test_algorithms_are_timed_themselves(node_of: tuple[int, ...]) -> None:
+    fabric = Fabric(node_of)
+    names = ("ring", "hierarchical")
+
+    def body(rank: int, end: Counting) -> dict[str, FixedCost]:
+        timed = {}
+        for name in names:
+            build = find_algorithm(name).build
+            assert build is not None
+            schedule = build(fabric, "contiguous", 0)
+            stages = num_stages(schedule, fabric.num_ranks)
+            made = ScheduledCollective(schedule, rank, fabric, end, 10.0)
+            timed[name] = Timed(made, stages)
+        return time_algorithms(end, rank, fabric, timed)
+
+    found, sent = on_all_ranks(len(node_of), body)
+    assert all(each == found[0] for each in found)
+    assert list(found[0]) == list(names)
+    assert found[0]["ring"].num_stages == 2 * (len(node_of) - 1)
+    for cost in found[0].values():
+        assert min(cost.small_s, cost.some_s) > 0 and cost.start_s >= 0
+    # a chunk of either size is sent as often as the other: as many rounds of as many in a row
+    ring_chunks = [numel // len(node_of) for numel in (SMALL_NUMEL, SOME_NUMEL)]
+    assert all(sent[numel] > 0 for numel in ring_chunks)
+
+
+def test_where_nothing_is_sent_nothing_is_timed() -> None:
+    assert (num_stages(None, 4), num_stages(None, 1)) == (6, 0)
+    fabric = Fabric((0,))
+
+    def body(rank: int, end: Counting) -> dict[str, FixedCost]:
+        build = find_algorithm("ring").build
+        assert build is not None
+        schedule = build(fabric, "contiguous", 0)
+        made = ScheduledCollective(schedule, rank, fabric, end, 10.0)
+        return time_algorithms(end, rank, fabric, {"ring": Timed(made, 0)})
+
+    assert on_all_ranks(1, body) == ([{}], Counter())
+
+
+def test_what_slows_a_few_rounds_does_not_count() -> None:
+    assert calibrate._usual([9.0, 1.0, 8.0, 2.0, 3.0]) == 2.0
+    assert calibrate._usual([4.0]) == 4.0

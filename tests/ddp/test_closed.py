@@ -13,11 +13,15 @@ from ddp.fabric import Direction, Fabric, Link, NodeLinks
 
 SLOW = NodeLinks(Link(0.0007, 24e6), Link(0.0009, 23e6), Link(0.0003, 600e6))
 INSIDE_SLOW = NodeLinks(Link(0.00002, 25e9), Link(0.00002, 25e9), Link(0.00001, 4e9))
+BURSTS = NodeLinks(Link(0.0007, 24e6, 131_072), Link(0.0009, 23e6, 131_072), Link(0.0003, 600e6))
+SLOW_WITHOUT_ALPHA = replace(BURSTS, nic_out=Link(0.0, 24e6), nic_in=Link(0.0, 24e6))
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (4, 2), (2, 4), (4, 4), (8, 1), (3, 2), (3, 3), (5, 1)]
 DIVISIBLE = 2**4 * 3**3 * 5 * 1024  # by every number of ranks here, times every segment
 
 
-@pytest.mark.parametrize("links", [SLOW, INSIDE_SLOW], ids=["slow between", "slow inside"])
+@pytest.mark.parametrize(
+    "links", [SLOW, INSIDE_SLOW, BURSTS], ids=["slow between", "slow inside", "bursts"]
+)
 @pytest.mark.parametrize("segments", [1, 2, 8])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", CLOSED_FORMS)
@@ -52,6 +56,20 @@ def test_more_nics_help_those_whose_ranks_all_send():
         assert price_uniform(name, four, DIVISIBLE) == price_uniform(
             name, Uniform(4, 4, sharing), DIVISIBLE
         )
+
+
+def test_nics_let_a_burst_through_each() -> None:
+    links = replace(BURSTS, nic_out=Link(0.0, 24e6, 131_072), nic_in=Link(0.0, 24e6, 131_072))
+    seconds = [
+        [
+            price_uniform("halving_doubling", Uniform(2, 2, each, nics=nics), DIVISIBLE).seconds
+            for each in (SLOW_WITHOUT_ALPHA, links)
+        ]
+        for nics in (1, 2)
+    ]
+    # two NICs take the bytes in half the time, a burst of each at once
+    assert seconds[0][0] - seconds[0][1] == pytest.approx(131_072 / 24e6)
+    assert seconds[1][0] - seconds[1][1] == pytest.approx(131_072 / 24e6)
 
 
 def test_65_536_ranks_are_priced_at_once():

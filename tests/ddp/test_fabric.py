@@ -50,3 +50,9 @@ def test_impossible_fabrics_are_refused(node_of, links, rule):
 def test_impossible_links_are_refused(alpha_s, bytes_per_s):
     with pytest.raises(ValueError, match="alpha must be at least 0 and the rate above 0"):
         Link(alpha_s, bytes_per_s)
+
+
+@pytest.mark.parametrize("burst_bytes", [-1, float("nan")])
+def test_no_burst_is_below_0(burst_bytes):
+    with pytest.raises(ValueError, match="the burst at least 0"):
+        Link(0.0, 1.0, burst_bytes)

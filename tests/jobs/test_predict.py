@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +7,13 @@ import pytest
 from ddp.calibrate import Calibration
 from ddp.cost import inter_node_bound
 from ddp.fabric import Fabric
+from ddp.fixed import FixedCost
 from ddp.plan import BucketLayout, ReductionPlan
 from jobs.argument import NodeRates
 from jobs.predict import (
     Compute,
     ComputeStep,
+    FixedCosts,
     barrier_s,
     known_fabric,
     predict,
@@ -25,6 +27,7 @@ from jobs.train import MeasuredStep
 from tests.jobs.samples import MS, bucket, record
 
 MB = 1_000_000
+COST = FixedCost(num_stages=6, small_s=0.002, some_s=0.003, start_s=0.001)
 NODE_OF = (0, 0, 1, 1)
 CALIBRATION = Calibration(alpha_inter_s=0.0, alpha_intra_s=0.0, intra_bytes_per_s=1e12)
 COMPUTE = Compute(
@@ -189,6 +192,63 @@ def test_each_bucket_is_priced_by_what_it_goes_through() -> None:
     first, second = (prediction["bucket_seconds"][0] for prediction in each)
     assert found["bucket_seconds"] == [first, second]
     assert second == pytest.approx(1.5 * first, rel=1e-3)
+
+
+BURST = 200_000
+
+
+def bursting(*bytes_per_s: float) -> list[NodeRates]:
+    return [node.model_copy(update={"burst_bytes": BURST}) for node in rates(*bytes_per_s)]
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "second_s"),
+    [
+        ((0.06, 0.06), 0.05),  # right behind the first one: all was spent
+        ((0.06, 0.104), 0.046),  # 4 ms idle let 80,000 bytes through at once
+        ((0.06, 0.12), 0.04),  # 10 ms and more: all of it
+    ],
+)
+def test_the_first_bucket_spends_the_burst(ready_s: tuple[float, float], second_s: float) -> None:
+    """1 MB at 20 MB/s are 50 ms; a burst of 200,000 bytes spares 10 of them."""
+    fabric = priced_fabric(NODE_OF, bursting(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    compute = replace(COMPUTE, ready_s=ready_s)
+    found = predict(plan("hierarchical"), fabric, compute, overlap=True)
+    assert found["bucket_seconds"] == pytest.approx([0.04, second_s], abs=1e-5)
+    ended_s = max(ready_s[0] + 0.04, ready_s[1]) + second_s
+    assert found["exposed_seconds"] == pytest.approx(ended_s - 0.12, abs=1e-5)
+
+
+def test_what_a_step_leaves_idle_comes_back_before_the_next() -> None:
+    """A step that does nothing but reduce finds what passes while it computes: 5 ms of the 10."""
+    fabric = priced_fabric(NODE_OF, bursting(20 * MB, 20 * MB), CALIBRATION)
+    assert fabric is not None
+    compute = Compute(0.005, 0.0, (MB,), (0.0,), 1)
+    found = predict(plan("hierarchical", 1), fabric, compute, overlap=True)
+    assert found["bucket_seconds"] == pytest.approx([0.045], abs=1e-5)
+
+
+def test_an_algorithm_that_was_timed_has_its_own_cost() -> None:
+    slow = Calibration(0.003, 0.003, None)
+    fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), slow)
+    assert fabric is not None
+    costs = {"hierarchical": FixedCost(num_stages=4, small_s=0.008, some_s=0.0, start_s=0.5)}
+    timed = predict(plan("hierarchical"), fabric, COMPUTE, overlap=True, costs=costs)
+    assert timed["bucket_seconds"] == pytest.approx([0.058] * 2)
+    other = predict(plan("hierarchical"), fabric, COMPUTE, overlap=True, costs={"ring": COST})
+    assert other["bucket_seconds"] == pytest.approx([0.062] * 2)
+
+
+def test_a_calibration_is_read_back() -> None:
+    found = Calibration(0.1, None, 3.0, {"ring": COST})
+    assert FixedCosts.from_json(json.loads(json.dumps(asdict(found)))) == FixedCosts(
+        0.1, None, 3.0, {"ring": COST}
+    )
+    older = {"alpha_inter_s": 0.1, "alpha_intra_s": None, "intra_bytes_per_s": 3.0}
+    assert FixedCosts.from_json(older) == FixedCosts(0.1, None, 3.0)
+    link = {"out_bytes_per_s": 1.0, "in_bytes_per_s": 1.0, "intra_bytes_per_s": None}
+    assert NodeRates.model_validate(link).burst_bytes is None
 
 
 def test_a_fabric_has_rates_where_all_that_are_used_were_measured() -> None:
