@@ -211,7 +211,7 @@ def _turn(entry: Entry) -> tuple[float, int, int | None]:
     way, sent = entry.way, None
     for buffer in entry.buffers:
         entry.pattern.fill(buffer)
-    with _together():
+    with _together(way.place):
         start_s = monotonic()
         for buffer in entry.buffers:
             sent = way.collective.all_reduce(buffer, way.segments, 0).inter_node_bytes
@@ -220,8 +220,9 @@ def _turn(entry: Entry) -> tuple[float, int, int | None]:
 
 
 @contextmanager
-def _together() -> Iterator[None]:
+def _together(place: Place) -> Iterator[None]:
     """Nobody begins before all have filled their buffers, nor computes while others still send."""
     dist.barrier()
+    place.meet()
     yield
     dist.barrier()
