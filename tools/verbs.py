@@ -32,7 +32,8 @@ class Verb(NamedTuple):
 
 _CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
 _SITE = ("BACKEND", "ADDRESS", "FABRIC", "RANKS_PER_NODE", "STRATEGY")
-_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
+_PARALLEL = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
+"""More at a time than small machines have cores: most tests wait for paced steps and for links."""
 
 VERBS: dict[str, Verb] = {
     "cluster-up": Verb(
