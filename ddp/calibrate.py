@@ -171,15 +171,17 @@ def _costs(
     for turn, rows in found.items():
         pairs = [(next(slowest), next(slowest)) for _ in rows]
         firsts[turn], others[turn] = map(median, zip(*pairs, strict=True))
-    return {
-        name: FixedCost(
-            num_stages=timed[name].num_stages,
-            small_s=others[name, SMALL_NUMEL],
-            some_s=others[name, SOME_NUMEL],
-            start_s=max(0.0, firsts[name, SMALL_NUMEL] - others[name, SMALL_NUMEL]),
-        )
-        for name in dict.fromkeys(name for name, _ in found)
-    }
+    later_s = median(firsts[turn] - others[turn] for turn in found) if found else 0.0
+    costs = {}
+    for name in dict.fromkeys(name for name, _ in found):
+        small_s, some_s = _rising(others[name, SMALL_NUMEL], others[name, SOME_NUMEL])
+        costs[name] = FixedCost(timed[name].num_stages, small_s, some_s, max(0.0, later_s))
+    return costs
+
+
+def _rising(small_s: float, some_s: float) -> tuple[float, float]:
+    """More bytes take no less: where they did, both figures are one that was measured twice."""
+    return (small_s, some_s) if some_s >= small_s else ((small_s + some_s) / 2,) * 2
 
 
 def _usual(seconds: Sequence[float]) -> float:

@@ -29,7 +29,8 @@ class FixedCost:
     some_s: float
     """The same of SOME_NUMEL: ranks that outnumber cores take turns at copying and adding."""
     start_s: float
-    """What the first of a row takes longer, since ranks do not begin at the same moment."""
+    """What the first of a row takes longer, since ranks do not begin at the same moment: the same
+    for all that were timed together."""
 
 
 def price_of(

@@ -127,7 +127,8 @@ def test_algorithms_are_timed_themselves(node_of: tuple[int, ...]) -> None:
     assert list(found[0]) == list(names)
     assert found[0]["ring"].num_stages == 2 * (len(node_of) - 1)
     for cost in found[0].values():
-        assert min(cost.small_s, cost.some_s) > 0 and cost.start_s >= 0
+        assert 0 < cost.small_s <= cost.some_s
+        assert cost.start_s == found[0]["ring"].start_s >= 0
     # a chunk of either size is sent as often as the other: as many rounds of as many in a row
     ring_chunks = [numel // len(node_of) for numel in (SMALL_NUMEL, SOME_NUMEL)]
     assert all(sent[numel] > 0 for numel in ring_chunks)
@@ -150,3 +151,8 @@ def test_where_nothing_is_sent_nothing_is_timed() -> None:
 def test_what_slows_a_few_rounds_does_not_count() -> None:
     assert calibrate._usual([9.0, 1.0, 8.0, 2.0, 3.0]) == 2.0
     assert calibrate._usual([4.0]) == 4.0
+
+
+def test_more_bytes_take_no_less() -> None:
+    assert calibrate._rising(1.0, 2.0) == (1.0, 2.0)
+    assert calibrate._rising(7.0, 3.0) == (5.0, 5.0)
