@@ -111,7 +111,7 @@ class TestTimings:
         assert Chooser(Fabric.uniform(2, 2), timings).of(MB).algorithm == "ring"
 
     def test_beyond_the_largest_size_that_is_timed_its_order_stays(self) -> None:
-        timings = (timing("halving_doubling", 1.0, 4 * MIB), timing("hierarchical", 2.0, 4 * MIB))
+        timings = (timing("halving_doubling", 1.0, 16 * MIB), timing("hierarchical", 2.0, 16 * MIB))
         priced = Chooser(fabric(2, 2, 25 * MB, 5_000 * MB), timings)
         assert priced.of(64 * MB).algorithm == "halving_doubling"
         assert not priced.must_price(64 * MB)
@@ -127,7 +127,7 @@ class TestTimings:
         (2 * KIB, [KIB]),
         (2 * KIB + 1, [KIB, 4 * KIB]),
         (MIB, [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]),
-        (64 * MIB, [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB]),
+        (64 * MIB, [KIB * 4**power for power in range(8)]),
     ],
 )
 def test_sizes_are_timed_up_to_one_that_is_near(most_bytes: int, sizes: list[int]) -> None:
