@@ -203,7 +203,7 @@ def test_auto_is_judged_against_all_that_add_up() -> None:
     spec = lab("2x2", "1gbit")
     asked = check_spec(spec, 10, 2)
     names = [each.algorithm for each in asked.contenders]
-    assert set(names) == set(ALGORITHMS) - {"noop"}
+    assert set(names) == set(ALGORITHMS) - {"noop", "parameter_server"}
 
     def judged(auto_ms: float, best_ms: float = 100.0) -> dict[str, tuple[float, bool, bool]]:
         ms = {"auto": auto_ms, "hierarchical": best_ms}
