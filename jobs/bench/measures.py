@@ -21,7 +21,7 @@ LARGE = (64 * KIB, 2**20, 4 * MB, 32 * MB, 64 * MB)
 PREDICTED = (64 * KIB, 2**20, 4 * MB, 32 * MB)
 WHOLE_FROM = 4 * MB
 STAR = "parameter_server"
-"""Timed by no check: many senders into one NIC lose packets, and it is the best for no size here."""
+"""Timed by no check: many senders into one NIC lose packets, which no price knows."""
 Kind = Literal["median", "worst", "small"]
 Unit = Literal["", "x", "%", "ms", "sizes"]
 
