@@ -32,8 +32,7 @@ class Verb(NamedTuple):
 
 _CHOICES = ("TORCH", "TORCH_INDEX_URL", "PYTHON")
 _SITE = ("BACKEND", "ADDRESS", "FABRIC", "RANKS_PER_NODE", "STRATEGY")
-_PARALLEL = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
-"""More at a time than small machines have cores: most tests wait for paced steps and for links."""
+_PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 
 VERBS: dict[str, Verb] = {
     "cluster-up": Verb(

@@ -200,9 +200,10 @@ def test_the_next_run_is_predicted_from_a_new_measurement(it: TestLab) -> None:
     prediction = json.loads((folder / "prediction.json").read_text())
     assert (summary["parts"], summary["link"]["proof"]) == ([], "probed")
     assert run["probe"]["measured_at"] > changed_at
-    assert prediction["inputs"]["links"] == measured_links(
-        run["probe"], [node["name"] for node in run["lab"]["nodes"]]
-    )
+    measured = measured_links(run["probe"], [node["name"] for node in run["lab"]["nodes"]])
+    assert measured is not None
+    burst = 128 * 1024  # what a lab's link of this rate lets through at once
+    assert prediction["inputs"]["links"] == [{**each, "burst_bytes": burst} for each in measured]
     assert summary["predicted"]["error_ratio"] is not None
     probed(it, 100 * MBIT)
 
