@@ -22,7 +22,7 @@ ROUNDS = 10
 CAPS: tuple[float | None, ...] = (None, 1, 4, 25)
 """bucket_cap_mb of stock DDP, MiB; None is torch's own default."""
 _MODEL: dict[str, Any] = {
-    "layers": 16,
+    "layers": 32,
     "layer_bytes": MIB // 2,
     "forward_ms": 5.0,
     "backward_ms": 10.0,
