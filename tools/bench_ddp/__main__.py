@@ -1,7 +1,7 @@
 """`make bench-ddp`: prints the table of docs/benchmarks.md about the wrapper; with --check, fails
 where a figure is under its floor.
 
-Makes labs of its own, which are gone when this process is. Needs four minutes and a machine that
+Makes labs of its own, which are gone when this process is. Needs six minutes and a machine that
 does nothing else; says so when it does.
 """
 
