@@ -33,3 +33,12 @@ def require_no_order(name: str, why: str, ring_order: str, ring_seed: int) -> No
             f"{name} with ring order {ring_order!r} and seed {ring_seed}: {why}; leave the order "
             "'contiguous' and the seed 0"
         )
+
+
+def require_pairs(name: str, num_ranks: int) -> None:
+    """Raises UsageError where ranks cannot be paired off again and again."""
+    if num_ranks & (num_ranks - 1):
+        raise UsageError(
+            f"{name} on {num_ranks} ranks: it pairs ranks off, which takes a power of two; choose "
+            "hierarchical or ring"
+        )

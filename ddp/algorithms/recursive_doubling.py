@@ -9,9 +9,8 @@ short-message all-reduce of MPICH and Open MPI.
 
 from collections.abc import Iterator, Sequence
 
-from ddp.algorithms.algorithm import require_no_order
+from ddp.algorithms.algorithm import require_no_order, require_pairs
 from ddp.algorithms.ring import ring_for
-from ddp.errors import UsageError
 from ddp.fabric import Fabric
 from ddp.schedule import Schedule, Stage, Transfer
 
@@ -22,11 +21,7 @@ def recursive_doubling_schedule(order: Sequence[int]) -> Schedule:
     Raises UsageError where their number is no power of two.
     """
     num_ranks = len(order)
-    if num_ranks & (num_ranks - 1):
-        raise UsageError(
-            f"recursive_doubling on {num_ranks} ranks: it pairs ranks off, which takes a power of "
-            "two; choose hierarchical or ring"
-        )
+    require_pairs("recursive_doubling", num_ranks)
     return Schedule(num_ranks, 1, "recursive_doubling", lambda: _stages(order))
 
 
