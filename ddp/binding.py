@@ -14,9 +14,10 @@ from ddp.transport import Loan, Pending
 
 @dataclass(frozen=True, slots=True)
 class BoundSend:
-    """`part` of the buffer goes to `peer`, a rank of this node or not."""
+    """`part` of the buffer goes to `peer`, a rank of this node or not. `first`: its chunk."""
 
     peer: int
+    first: int
     part: Tensor
     num_bytes: int
     is_local: bool
@@ -26,14 +27,17 @@ class BoundSend:
 class BoundReceive:
     """Something comes from `peer` for `part` of the buffer.
 
-    `direct`: it may land there. `crossing`: the same part is sent in the same stage.
+    `direct`: it may land there. `crossing`: the same part is sent in the same stage. `returning`:
+    the sum goes back in the next stage, so that it may be written where this lies.
     """
 
     peer: int
+    first: int
     part: Tensor
     reduce: bool
     direct: bool
     crossing: bool
+    returning: bool
 
     def write(self, data: Tensor) -> None:
         if self.reduce:
@@ -46,7 +50,8 @@ class BoundReceive:
 class Item:
     """A stage of one segment. `following`: the next stage of the same segment, if there is one.
 
-    `coming` and `going`: what was posted for it and is still to be waited for.
+    `coming` and `going`: what was posted for it and is still to be waited for. `handed_back`: those
+    of its sends, by peer and first chunk, that were posted when the stage before it ended.
     """
 
     stage: int
@@ -57,6 +62,7 @@ class Item:
     following: "Item | None" = None
     coming: list[Pending | Loan] = field(default_factory=list)
     going: list[Pending] = field(default_factory=list)
+    handed_back: dict[tuple[int, int], Pending] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +120,19 @@ def _items(
             segment,
             stage * segments + segment,
             tuple(
-                BoundSend(message.dst, data, data.nbytes, is_local[message.dst])
+                BoundSend(message.dst, message.first, data, data.nbytes, is_local[message.dst])
                 for message, data in sends
                 if data.numel()
             ),
             tuple(
                 BoundReceive(
                     message.src,
+                    message.first,
                     data,
                     message.reduce,
                     message in action.direct,
                     message in action.crossing,
+                    message in action.returning,
                 )
                 for message, data in receives
                 if data.numel()

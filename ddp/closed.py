@@ -103,7 +103,7 @@ def _interleaved(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
 def _hierarchical(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
     nodes, ranks = cluster.num_nodes, cluster.ranks_per_node
     across, shared = num_bytes / nodes, (ranks - 1) * num_bytes / nodes
-    yield Kind(ranks - 1, 0.0, 0.0, num_bytes)
+    yield Kind(1 if ranks > 1 else 0, 0.0, 0.0, (ranks - 1) * num_bytes)
     yield Kind(nodes - 1, across, across, 0.0)
     yield Kind(nodes - 1, across, across, shared)
     yield Kind(1 if ranks > 1 else 0, 0.0, 0.0, shared)
@@ -112,7 +112,7 @@ def _hierarchical(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
 def _leader(cluster: Uniform, num_bytes: float) -> Iterator[Kind]:
     nodes, ranks = cluster.num_nodes, cluster.ranks_per_node
     across = num_bytes / nodes
-    yield Kind(ranks - 1, 0.0, 0.0, num_bytes)
+    yield Kind(1 if ranks > 1 else 0, 0.0, 0.0, (ranks - 1) * num_bytes)
     yield Kind(2 * (nodes - 1), across, across, 0.0)
     yield Kind(1 if ranks > 1 else 0, 0.0, 0.0, (ranks - 1) * num_bytes)
 

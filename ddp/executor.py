@@ -7,7 +7,9 @@ A rank's program is its projection of the schedule, in a static order: segments 
 another, and item (stage, segment) starts at tick stage + offset(segment), lower segments first
 within a tick, the same on every rank. Before an item starts, the segment's stage before it has
 ended: its receives have arrived, its sends are acknowledged, its additions are done. So nothing
-is written while a peer may still read it. A receive is posted one stage ahead, straight into its
+is written while a peer may still read it. A sum that the next stage sends back is written into the
+peer's own memory at once, where that is what was borrowed (returning); the peer is not past its
+stage, and touches that chunk no sooner. A receive is posted one stage ahead, straight into its
 chunk where that is idle until then; else the data is borrowed, from scratch memory or the peer's
 own, and written at the end of the stage. Where a chunk is both sent and written in one stage, what
 was borrowed is kept aside until the send is acknowledged.
@@ -31,6 +33,7 @@ from ddp.binding import Bound, BoundReceive, BoundSend, Item, bind
 from ddp.errors import PeerTimeout, TransportError, UsageError
 from ddp.fabric import Fabric
 from ddp.program import project
+from ddp.returning import Returning, add_up
 from ddp.schedule import Schedule
 from ddp.timing import Traffic
 from ddp.transport import Loan, Transport
@@ -132,7 +135,8 @@ class ScheduledCollective:
         send = None
         try:
             for send in item.sends:
-                item.going.append(self._transport.send(send.part, send.peer, item.tag))
+                going = item.handed_back.pop((send.peer, send.first), None)
+                item.going.append(going or self._transport.send(send.part, send.peer, item.tag))
         except TransportError as exc:
             raise self._named(exc, item, send, "took") from exc
         if item.following is not None:
@@ -150,6 +154,7 @@ class ScheduledCollective:
     def _end(self, item: Item) -> None:
         """Wait for the item's messages, and write what was borrowed."""
         aside: list[tuple[BoundReceive, Tensor]] = []
+        returning: dict[int, list[Returning]] = {}
         message: BoundReceive | BoundSend | None = None
         verb = "sent"
         try:
@@ -157,12 +162,21 @@ class ScheduledCollective:
                 data = coming.wait(self._timeout_s)
                 if data is None:
                     continue  # it has landed
+                loan = cast("Loan", coming)
+                if message.returning:
+                    returning.setdefault(message.first, []).append(Returning(message, data, loan))
+                    continue
                 if message.crossing:  # not to be written before it is known to be sent
                     aside.append((message, data.clone()))
                 else:
                     message.write(data)
-                cast("Loan", coming).end()
+                loan.end()
             verb = "took"
+            for summands in returning.values():
+                total, following = add_up(summands), cast("Item", item.following)
+                for message, _, loan in summands:
+                    sent = loan.hand_back(total, following.tag)
+                    following.handed_back[message.peer, message.first] = sent
             for message, going in zip(item.sends, item.going, strict=True):  # noqa: B007 (named below)
                 going.wait(self._timeout_s)
         except TransportError as exc:

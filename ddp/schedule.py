@@ -33,8 +33,9 @@ MOST_STAGES = 100_000
 class Schedule:
     """Stages for `num_ranks` ranks over a buffer cut into `num_chunks` chunks.
 
-    Within a stage every source is read before any destination is written. Iterating draws the
-    stages lazily and raises ScheduleError, naming stage, transfer and rule, at the first fault.
+    Within a stage every source is read before any destination is written; what several transfers
+    add to one chunk is added in the order listed. Iterating draws the stages lazily and raises
+    ScheduleError, naming stage, transfer and rule, at the first fault.
     """
 
     num_ranks: int
@@ -59,38 +60,40 @@ class Schedule:
     def _check(self, index: int, stage: Stage) -> None:
         if stage and self._is_sound(stage):
             return
-        written: set[tuple[int, int]] = set()
+        written: dict[tuple[int, int], bool] = {}
         if not stage:
             raise ScheduleError(f"{self.name}: stage {index} is empty; leave it out")
         for transfer in stage:
             rule = self._broken_rule(transfer, written)
             if rule:
                 raise ScheduleError(f"{self.name}: stage {index}, {transfer}: {rule}")
-            written.add((transfer.dst, transfer.chunk))
+            written[transfer.dst, transfer.chunk] = transfer.reduce
 
     def _is_sound(self, stage: Stage) -> bool:
         """Every rule at once: many times faster than one by one, which names the fault."""
-        sources, destinations, chunks, _ = zip(*stage, strict=True)
+        sources, destinations, chunks, reduces = zip(*stage, strict=True)
         written: Collection[object] = set(destinations)
         if len(written) < len(stage):  # a rank that is written once has no chunk twice
             written = set(zip(destinations, chunks, strict=True))
         return (
-            len(written) == len(stage)
+            (len(written) == len(stage) or all(reduces))
             and _within(sources, self.num_ranks)
             and _within(destinations, self.num_ranks)
             and _within(chunks, self.num_chunks)
             and not any(map(eq, sources, destinations))
         )
 
-    def _broken_rule(self, transfer: Transfer, written: set[tuple[int, int]]) -> str | None:
+    def _broken_rule(self, transfer: Transfer, written: dict[tuple[int, int], bool]) -> str | None:
+        """`written`: what the transfers before it write, and whether they add to it."""
         if not (0 <= transfer.src < self.num_ranks and 0 <= transfer.dst < self.num_ranks):
             return f"ranks go from 0 to {self.num_ranks - 1}"
         if not 0 <= transfer.chunk < self.num_chunks:
             return f"chunks go from 0 to {self.num_chunks - 1}"
         if transfer.src == transfer.dst:
             return "a rank does not send to itself"
-        if (transfer.dst, transfer.chunk) in written:
-            return "a stage writes each (rank, chunk) at most once"
+        adds = written.get((transfer.dst, transfer.chunk))
+        if adds is not None and not (adds and transfer.reduce):
+            return "a stage overwrites a (rank, chunk) once, or adds to it as often as it likes"
         return None
 
 

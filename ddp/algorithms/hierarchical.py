@@ -9,7 +9,7 @@ member owns each shard (some own several, where the node is smaller than K). Eve
 evenly over the stages; chunk c of a shard is summed from node c onwards.
 
     stages    inside nodes                               between nodes
-    K-1       an owner adds its shard from one peer
+    1         an owner adds its shard from its peers
     M-1                                                  ring reduce-scatter of each shard
     M         an owner shares the chunk last completed   ring all-gather of each shard (M-1)
 
@@ -20,6 +20,7 @@ In the field: Horovod's torus all-reduce; reduce-scatter, all-reduce, all-gather
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from ddp.algorithms.algorithm import require_no_order
 from ddp.fabric import Fabric
@@ -47,8 +48,8 @@ class _Hierarchy:
 
     def stages(self) -> Iterator[Stage]:
         num_nodes = len(self.groups)
-        for distance in range(1, self.num_shards):
-            yield tuple(self._add_inside(distance))
+        if self.num_shards > 1:
+            yield tuple(self._add_inside())
         for stage in range(num_nodes - 1):
             yield tuple(self._send_across(-stage, reduce=True))
         for stage in range(num_nodes):
@@ -58,14 +59,13 @@ class _Hierarchy:
             if transfers:  # with one rank a node there is nobody to share the last chunk with
                 yield transfers
 
-    def _add_inside(self, distance: int) -> Iterator[Transfer]:
-        """Each owner adds the shards it owns from the member `distance` places after it."""
+    def _add_inside(self) -> Iterator[Transfer]:
+        """Each owner adds the shards it owns from the members after it, one after another."""
         for group in self.groups:
-            if distance < len(group):
-                for shard in range(self.num_shards):
-                    peer, owner = self._owner(group, shard + distance), self._owner(group, shard)
-                    for index in range(len(self.groups)):
-                        yield Transfer(peer, owner, self._chunk(shard, index), reduce=True)
+            for shard, distance in product(range(self.num_shards), range(1, len(group))):
+                peer, owner = self._owner(group, shard + distance), self._owner(group, shard)
+                for index in range(len(self.groups)):
+                    yield Transfer(peer, owner, self._chunk(shard, index), reduce=True)
 
     def _send_across(self, offset: int, *, reduce: bool) -> Iterator[Transfer]:
         """Each owner hands one chunk of its shards to their owner in the next node."""

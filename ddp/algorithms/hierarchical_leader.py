@@ -34,15 +34,15 @@ def build_hierarchical_leader(fabric: Fabric, ring_order: str, ring_seed: int) -
 def _stages(groups: Groups) -> Iterator[Stage]:
     num_nodes = len(groups)
     leaders = [group[0] for group in groups]
-    for place in range(1, max(map(len, groups))):
-        present = [group for group in groups if place < len(group)]
-        yield _whole_buffer([(group[place], group[0]) for group in present], num_nodes, reduce=True)
+    up = [(rank, group[0]) for group in groups for rank in group[1:]]
+    if up:
+        yield _whole_buffer(up, num_nodes, reduce=True)
     for stage in range(num_nodes - 1):
         yield _pass_on(leaders, -stage, reduce=True)
     for stage in range(num_nodes - 1):
         yield _pass_on(leaders, 1 - stage, reduce=False)
-    down = [(group[0], rank) for group in groups for rank in group[1:]]
-    if down:
+    if up:
+        down = [(leader, rank) for rank, leader in up]
         yield _whole_buffer(down, num_nodes, reduce=False)
 
 

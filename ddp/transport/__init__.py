@@ -23,11 +23,20 @@ class Pending(Protocol):
 class Loan(Protocol):
     """A receive whose data lies where the transport has it, perhaps in the peer's own memory."""
 
-    def wait(self, timeout_s: float) -> Tensor:
-        """The data, to be read until `end`. Raises as Pending.wait does."""
+    @property
+    def is_the_peers(self) -> bool:
+        """Whether the data, which was waited for, is the peer's own tensor, and may be written."""
+
+    def wait(self, timeout_s: float) -> Tensor | None:
+        """The data, to be used until `end`; None where `like` holds it. Raises as Pending.wait."""
 
     def end(self) -> None:
         """It was read. Until then the send may stay pending."""
+
+    def hand_back(self, written: Tensor, tag: int) -> Pending:
+        """`end` it, and send `written`, for a receive into the very tensor that was lent. Where
+        that is the data, it must have these values already: then nothing moves.
+        """
 
 
 class Transport(Protocol):

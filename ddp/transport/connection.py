@@ -92,6 +92,12 @@ class Connection:
     def tell_read(self, message: int) -> None:
         self._write(HEADER.pack(Kind.READ, message, 0, 0, 0, 0))
 
+    def hand_back(self, written: Tensor, tag: int, message: int) -> Sending:
+        sending = Sending(self, written)
+        header = HEADER.pack(Kind.LANDED, tag, written.nbytes, NUMBER_OF[written.dtype], message, 0)
+        self._write(header, sending=sending)
+        return sending
+
     def _show(self, number: int) -> None:
         """Before the first message that lies in an arena: the peer maps it."""
         if number in self._shown:
@@ -249,6 +255,8 @@ class Connection:
                     f"it sent {num_bytes:,} bytes of {DTYPES[dtype]}, where "
                     f"{like.numel() * like.element_size():,} of {like.dtype} were expected"
                 )
+            elif kind == Kind.LANDED:
+                expected.done = self._lent.pop(arena).done = True
             elif kind == Kind.BYTES:
                 self._incoming = _Incoming(expected, bytes_of(self._landing(expected)))
             else:

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     READ = 2  # the message of that number in `tag`, which was told by its place, was read
     ARENA = 3  # shared memory of that number; its descriptor comes along
     GONE = 4  # shared memory of that number holds nothing any more
+    LANDED = 5  # of a message, in the receiver's memory; the one it lent, in `arena`, was read
 
 
 @dataclass(slots=True)

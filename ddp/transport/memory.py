@@ -1,9 +1,10 @@
 """Transport between threads of one process, as unkind as a transport may be.
 
 Owns delays and lateness: a message is read from its source only when one of its two sides waits
-for it, after a delay drawn from a seed; and what is borrowed is read in the sender's own memory
-until the loan ends. So what a fast network forgives shows here: a source written before its send
-was acknowledged raises, and so does a send never waited for, at close.
+for it, after a delay drawn from a seed; and what is borrowed is read, or written, in the sender's
+own memory until the loan ends. So what a fast network forgives shows here: a source that its sender
+writes before its send was acknowledged raises, and so do a send never waited for, at close, and one
+told to have landed whose values are not there.
 """
 
 import random
@@ -11,6 +12,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, equal
@@ -43,6 +45,7 @@ class MemoryNetwork:
         source: Tensor | None = None,
         target: Tensor | None = None,
         borrows: bool = False,
+        landed: bool = False,
     ) -> "_Message":
         """Join the oldest message that still lacks this side, or begin one."""
         with self._changed:
@@ -53,6 +56,7 @@ class MemoryNetwork:
             message = queue.popleft() if waits_for_us else self._begin(key)
             if source is not None:
                 message.source, message.snapshot = source, source.clone()
+                message.landed = landed
             else:
                 message.target, message.borrowed = target, borrows
             if not waits_for_us:
@@ -66,7 +70,7 @@ class MemoryNetwork:
             self._wait(lambda: message.matched or peer in self._closed, peer, timeout_s)
             if not message.matched:
                 raise TransportError(f"rank {peer} has closed its transport")
-            mine = not message.claimed and not message.borrowed
+            mine = not message.claimed and (not message.borrowed or message.landed)
             message.claimed |= mine
         if mine:
             time.sleep(message.delay_s)
@@ -79,19 +83,24 @@ class MemoryNetwork:
         if message.fault:
             raise TransportError(message.fault)
 
-    def lend(self, message: "_Message", peer: int, timeout_s: float) -> Tensor:
-        """The sender's own memory, to be read until `give_back`."""
+    def lend(self, message: "_Message", peer: int, timeout_s: float) -> Tensor | None:
+        """The sender's own memory, to be used until `give_back`; None where it has landed."""
         with self._changed:
             self._wait(lambda: message.matched or peer in self._closed, peer, timeout_s)
             if message.source is None:
                 raise TransportError(f"rank {peer} has closed its transport")
+        if message.landed:
+            self.deliver(message, peer, timeout_s)
+            return None
         time.sleep(message.delay_s)
-        if message.misfit():
+        if message.misfit() or message.written():
             self.give_back(message)
         return message.source
 
-    def give_back(self, message: "_Message") -> None:
-        """Raises where it is not any more what was sent."""
+    def give_back(self, message: "_Message", written: Tensor | None = None) -> None:
+        """Raises where it is not any more what was sent, or `written` there."""
+        if written is not None:
+            message.snapshot = written
         message.fault = message.misfit() or message.written()
         with self._changed:
             message.delivered = True
@@ -126,7 +135,12 @@ class MemoryTransport:
         return zeros(rows)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> "MemoryPending":
-        message = self._network.post((self._rank, peer, tag), source=tensor)
+        return self._send(tensor, peer, tag)
+
+    def _send(
+        self, tensor: Tensor, peer: int, tag: int, *, landed: bool = False
+    ) -> "MemoryPending":
+        message = self._network.post((self._rank, peer, tag), source=tensor, landed=landed)
         self._unacknowledged.add(message)
 
         def acknowledge(timeout_s: float) -> None:
@@ -141,7 +155,7 @@ class MemoryTransport:
 
     def borrow(self, like: Tensor, peer: int, tag: int) -> "MemoryLoan":
         message = self._network.post((peer, self._rank, tag), target=like, borrows=True)
-        return MemoryLoan(self._network, message, peer)
+        return MemoryLoan(self._network, message, peer, partial(self._send, landed=True))
 
     def close(self) -> None:
         """Leave the network. Raises TransportError if a send was never acknowledged."""
@@ -165,18 +179,31 @@ class MemoryPending:
 
 
 class MemoryLoan:
-    """A message that is read where its sender has it."""
+    """A message that is read where its sender has it, and may be written there."""
 
-    def __init__(self, network: MemoryNetwork, message: "_Message", peer: int) -> None:
+    is_the_peers = True
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        message: "_Message",
+        peer: int,
+        send_landed: Callable[[Tensor, int, int], "MemoryPending"],
+    ) -> None:
         self._network = network
+        self._send_landed = send_landed
         self._message = message
         self._peer = peer
 
-    def wait(self, timeout_s: float) -> Tensor:
+    def wait(self, timeout_s: float) -> Tensor | None:
         return self._network.lend(self._message, self._peer, timeout_s)
 
     def end(self) -> None:
         self._network.give_back(self._message)
+
+    def hand_back(self, written: Tensor, tag: int) -> "MemoryPending":
+        self._network.give_back(self._message, written)
+        return self._send_landed(written, self._peer, tag)
 
 
 class _Message:
@@ -187,6 +214,7 @@ class _Message:
         self.snapshot: Tensor | None = None
         self.target: Tensor | None = None
         self.borrowed = False
+        self.landed = False
         self.claimed = False
         self.delivered = False
         self.fault = ""
@@ -222,4 +250,7 @@ class _Message:
         if not self.fault:
             assert self.source is not None and self.target is not None
             self.fault = self.written()
-            self.target.copy_(self.source)
+            if not self.landed:
+                self.target.copy_(self.source)
+            elif not self.fault and not equal(self.target, self.source):
+                self.fault = f"{self.name}: it was told to have landed, and is not there"

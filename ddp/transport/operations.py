@@ -19,8 +19,13 @@ class Carrier(Protocol):
     def finish(self, operation: "Operation", timeout_s: float) -> None:
         """Return once it is done. Raises PeerTimeout, TransportError."""
 
+    def send(self, tensor: Tensor, tag: int) -> "Sending": ...
+
     def tell_read(self, message: int) -> None:
         """The peer's message of that number is not needed any more."""
+
+    def hand_back(self, written: Tensor, tag: int, message: int) -> "Sending":
+        """The same, and what the peer expects with this tag lies where that message did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +57,7 @@ class Borrowing:
     """A message that is expected, of the size and dtype of `tensor`, wherever it comes to lie.
 
     `message`: its number where the peer must be told that it was read. `taken`: scratch memory.
+    Neither, and no data, where `tensor` holds it.
     """
 
     connection: Carrier
@@ -61,10 +67,19 @@ class Borrowing:
     message: int | None = None
     taken: Tensor | None = None
 
-    def wait(self, timeout_s: float) -> Tensor:
+    @property
+    def is_the_peers(self) -> bool:
+        return self.message is not None
+
+    def wait(self, timeout_s: float) -> Tensor | None:
         self.connection.finish(self, timeout_s)
-        assert self.data is not None
         return self.data
+
+    def hand_back(self, written: Tensor, tag: int) -> Sending:
+        if self.message is not None:
+            return self.connection.hand_back(written, tag, self.message)
+        self.end()
+        return self.connection.send(written, tag)
 
     def end(self) -> None:
         if self.message is not None:

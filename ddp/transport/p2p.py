@@ -6,6 +6,7 @@ Owns the translation of torch's calls and errors. Peers are ranks of the group i
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -54,7 +55,8 @@ class P2PTransport:
     def borrow(self, like: Tensor, peer: int, tag: int) -> ScratchLoan:
         taken = self._scratch.take(like)
         landing = taken[: like.numel()]
-        return ScratchLoan(self.recv(landing, peer, tag), landing, taken, self._scratch)
+        coming = self.recv(landing, peer, tag)
+        return ScratchLoan(coming, landing, taken, self._scratch, partial(self.send, peer=peer))
 
     def close(self) -> None:
         """Nothing to do: the group is not ours."""

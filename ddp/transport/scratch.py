@@ -5,6 +5,7 @@ Owns the loans of transports that can only receive into a tensor of this rank.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,13 +36,28 @@ class Scratch:
         self._free[scratch.dtype].append(scratch)
 
 
+class SendsBack(Protocol):
+    """Sends to the rank from which a loan is."""
+
+    def __call__(self, tensor: Tensor, *, tag: int) -> Pending: ...
+
+
 class ScratchLoan:
     """A message that is received into scratch memory."""
 
-    __slots__ = ("_landing", "_pending", "_scratch", "_taken")
+    is_the_peers = False
+    __slots__ = ("_landing", "_pending", "_scratch", "_send", "_taken")
 
-    def __init__(self, pending: Pending, landing: Tensor, taken: Tensor, scratch: Scratch) -> None:
+    def __init__(
+        self,
+        pending: Pending,
+        landing: Tensor,
+        taken: Tensor,
+        scratch: Scratch,
+        send: "SendsBack",
+    ) -> None:
         self._pending = pending
+        self._send = send
         self._landing = landing
         self._taken = taken
         self._scratch = scratch
@@ -49,6 +65,10 @@ class ScratchLoan:
     def wait(self, timeout_s: float) -> Tensor:
         self._pending.wait(timeout_s)
         return self._landing
+
+    def hand_back(self, written: Tensor, tag: int) -> Pending:
+        self.end()
+        return self._send(written, tag=tag)
 
     def end(self) -> None:
         self._scratch.give_back(self._taken)

@@ -3,6 +3,7 @@
 What each rank sends and receives is recorded where its transport would move it.
 """
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -39,7 +40,7 @@ class Recorder:
 
     def borrow(self, like: Tensor, peer: int, tag: int) -> "Borrowed":
         self.recv(like, peer, tag)
-        return Borrowed(like)
+        return Borrowed(like, partial(self.send, peer=peer))
 
     def wait(self, timeout_s: float) -> None: ...
 
@@ -47,13 +48,19 @@ class Recorder:
 
 
 class Borrowed:
-    def __init__(self, like: Tensor) -> None:
+    is_the_peers = False
+
+    def __init__(self, like: Tensor, send: Any) -> None:
         self.data = torch.empty_like(like)
+        self.send = send
 
     def wait(self, timeout_s: float) -> Tensor:  # noqa: ARG002
         return self.data
 
     def end(self) -> None: ...
+
+    def hand_back(self, written: Tensor, tag: int) -> Any:
+        return self.send(written, tag=tag)
 
 
 def without_memory(numel: int) -> Tensor:

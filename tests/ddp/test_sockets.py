@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,9 @@ def test_every_dtype_and_length_arrives(shares: bool, dtype: torch.dtype, numel:
         def receive() -> None:
             other.recv(target, 0, 7).wait(TIMEOUT_S)
             loan = other.borrow(target, 0, 8)
-            borrowed.append(loan.wait(TIMEOUT_S).clone())
+            data = loan.wait(TIMEOUT_S)
+            assert data is not None
+            borrowed.append(data.clone())
             loan.end()
 
         together(send, receive)
@@ -169,11 +172,41 @@ def test_a_loan_is_the_peers_own_memory_until_it_ends() -> None:
         pending, loan = one.send(row, 1, 0), other.borrow(torch.zeros(LARGE), 0, 0)
         data = loan.wait(TIMEOUT_S)
         row[5] = 42.0
+        assert data is not None
         assert data[5].item() == 42.0
         with pytest.raises(PeerTimeout):
             pending.wait(0.05)
         loan.end()
         pending.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("expect", [SocketTransport.recv, SocketTransport.borrow])
+def test_what_was_written_into_a_loan_and_handed_back_has_landed(expect: Any) -> None:
+    with two_ends(shares=True) as (one, other):
+        row, total = filled(one, torch.ones(LARGE)), filled(other, torch.full((LARGE,), 5.0))
+        pending, loan = one.send(row, 1, 0), other.borrow(total, 0, 0)
+        data = loan.wait(TIMEOUT_S)
+        assert loan.is_the_peers
+        assert data is not None
+        data.copy_(total)
+        sent, coming = loan.hand_back(total, 7), expect(one, row, 1, 7)
+        for each in (sent, pending):
+            each.wait(TIMEOUT_S)
+        assert coming.wait(TIMEOUT_S) is None
+        assert row.tolist() == [5.0] * LARGE
+
+
+def test_what_came_through_the_socket_is_nobody_elses() -> None:
+    for shares, numel in ((False, LARGE), (True, 3)):
+        with two_ends(shares=shares) as (one, other):
+            loan = other.borrow(torch.zeros(numel), 0, 0)
+            one.send(filled(one, torch.ones(numel)), 1, 0)
+            assert loan.wait(TIMEOUT_S) is not None
+            assert not loan.is_the_peers
+            loan.hand_back(torch.full((numel,), 5.0), 7)
+            back = torch.zeros(numel)
+            one.recv(back, 1, 7).wait(TIMEOUT_S)
+            assert back.tolist() == [5.0] * numel
 
 
 def test_a_small_message_inside_a_node_needs_no_answer() -> None:

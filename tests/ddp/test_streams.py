@@ -73,7 +73,8 @@ def test_few_stages_are_in_memory_at_a_time(name: str, reader: str) -> None:
     found = READERS[reader](counted(schedule), fabric)
 
     assert found == READERS[reader](schedule, fabric)
-    assert (Counted.alive, Counted.most) == (0, 2)
+    most = 3 if reader == "project" else 2  # a rank looks one stage ahead
+    assert (Counted.alive, Counted.most) == (0, most)
 
 
 def test_a_flat_ring_of_1_024_ranks_is_small() -> None:
