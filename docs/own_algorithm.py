@@ -15,7 +15,7 @@ def build(fabric: Fabric) -> Schedule:
     num_ranks = fabric.num_ranks
 
     def stages() -> Iterator[tuple[Transfer, ...]]:
-        for distance in range(1, num_ranks):  # one peer a stage, as all owners do
+        for distance in range(1, num_ranks):
             yield tuple(
                 Transfer((owner + distance) % num_ranks, owner, chunk=owner, reduce=True)
                 for owner in range(num_ranks)

@@ -54,7 +54,7 @@ class ScratchLoan:
         landing: Tensor,
         taken: Tensor,
         scratch: Scratch,
-        send: "SendsBack",
+        send: SendsBack,
     ) -> None:
         self._pending = pending
         self._send = send
