@@ -1,14 +1,8 @@
 """Our own sockets between two ends: what is asked for comes, whole and where it belongs."""
 
-import gc
-import os
-import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 import pytest
 import torch
@@ -17,55 +11,9 @@ from torch import Tensor
 from ddp.errors import PeerTimeout, TransportError
 from ddp.transport.frames import DTYPES
 from ddp.transport.loop import CLOSED
-from ddp.transport.meeting import Peer
-from ddp.transport.sockets import SocketTransport
+from tests.ddp.ends import LARGE, TIMEOUT_S, filled, together, two_ends
 
-TIMEOUT_S = 10.0
-LARGE = 300_001  # elements: more than a socket holds, and no round number
 SHARES = (False, True)
-
-
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
-        return one, listener.accept()[0]
-
-
-@contextmanager
-def two_ends(*, shares: bool) -> Iterator[tuple[SocketTransport, SocketTransport]]:
-    """Ranks 0 and 1: over a local socket with shared memory, else over TCP."""
-    one, other = socket.socketpair() if shares else tcp_pair()
-    ends = SocketTransport({1: Peer(one, shares)}), SocketTransport({0: Peer(other, shares)})
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            end.close()
-
-
-def together(*bodies: Callable[[], None]) -> None:
-    """All of them at once, each in a thread; raises what the first of them raised."""
-    errors: list[BaseException] = []
-
-    def run(body: Callable[[], None]) -> None:
-        try:
-            body()
-        except BaseException as exc:
-            errors.append(exc)
-
-    threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-
-
-def filled(end: SocketTransport, values: Tensor) -> Tensor:
-    (row,) = end.allocate([(values.numel(), values.dtype)])
-    return row.copy_(values)
 
 
 def values_of(dtype: torch.dtype, numel: int) -> Tensor:
@@ -166,65 +114,6 @@ def test_what_nobody_asked_for_stays_in_the_socket(shares: bool) -> None:
     assert (first.tolist(), target.tolist()) == ([1.0] * 3, [2.0] * 3)
 
 
-def test_a_loan_is_the_peers_own_memory_until_it_ends() -> None:
-    with two_ends(shares=True) as (one, other):
-        row = filled(one, torch.ones(LARGE))
-        pending, loan = one.send(row, 1, 0), other.borrow(torch.zeros(LARGE), 0, 0)
-        data = loan.wait(TIMEOUT_S)
-        row[5] = 42.0
-        assert data is not None
-        assert data[5].item() == 42.0
-        with pytest.raises(PeerTimeout):
-            pending.wait(0.05)
-        loan.end()
-        pending.wait(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("expect", [SocketTransport.recv, SocketTransport.borrow])
-def test_what_was_written_into_a_loan_and_handed_back_has_landed(expect: Any) -> None:
-    with two_ends(shares=True) as (one, other):
-        row, total = filled(one, torch.ones(LARGE)), filled(other, torch.full((LARGE,), 5.0))
-        pending, loan = one.send(row, 1, 0), other.borrow(total, 0, 0)
-        data = loan.wait(TIMEOUT_S)
-        assert loan.is_the_peers
-        assert data is not None
-        data.copy_(total)
-        sent, coming = loan.hand_back(total, 7), expect(one, row, 1, 7)
-        for each in (sent, pending):
-            each.wait(TIMEOUT_S)
-        assert coming.wait(TIMEOUT_S) is None
-        assert row.tolist() == [5.0] * LARGE
-
-
-def test_what_came_through_the_socket_is_nobody_elses() -> None:
-    for shares, numel in ((False, LARGE), (True, 3)):
-        with two_ends(shares=shares) as (one, other):
-            loan = other.borrow(torch.zeros(numel), 0, 0)
-            one.send(filled(one, torch.ones(numel)), 1, 0)
-            assert loan.wait(TIMEOUT_S) is not None
-            assert not loan.is_the_peers
-            loan.hand_back(torch.full((numel,), 5.0), 7)
-            back = torch.zeros(numel)
-            one.recv(back, 1, 7).wait(TIMEOUT_S)
-            assert back.tolist() == [5.0] * numel
-
-
-def test_a_small_message_inside_a_node_needs_no_answer() -> None:
-    with two_ends(shares=True) as (one, _):
-        one.send(filled(one, torch.ones(3)), 1, 0).wait(TIMEOUT_S)
-
-
-def test_memory_that_is_not_shared_is_sent_through_the_socket() -> None:
-    sent = torch.arange(float(LARGE))
-    with two_ends(shares=True) as (one, other):
-        target = torch.zeros(LARGE)
-        together(
-            lambda: one.send(sent, 1, 0).wait(TIMEOUT_S),
-            lambda: other.recv(target, 0, 0).wait(TIMEOUT_S),
-        )
-    assert torch.equal(target, sent)
-
-
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize(
     ("sent", "expected", "words"),
@@ -269,42 +158,6 @@ def test_who_waits_is_told_that_the_connections_were_closed(shares: bool) -> Non
         timer.join()
         with pytest.raises(TransportError):
             one.recv(torch.zeros(3), 1, 0).wait(TIMEOUT_S)
-
-
-def open_memory() -> list[str]:
-    """The shared memory that this process holds, mapped or open."""
-    mapped = Path("/proc/self/maps").read_text().splitlines()
-    opened = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-    return [each for each in mapped + opened if "/memfd:ddp (" in each]
-
-
-def test_shared_memory_ends_with_its_tensors() -> None:
-    """Also in the peer, which is told with the next memory that it is shown."""
-    with two_ends(shares=True) as (one, other):
-        target = torch.zeros(LARGE)
-        for value in range(3):
-            row = filled(one, torch.full((LARGE,), float(value)))
-            together(
-                lambda row=row: one.send(row, 1, 0).wait(TIMEOUT_S),  # type: ignore[misc]
-                lambda: other.recv(target, 0, 0).wait(TIMEOUT_S),
-            )
-            assert target[0].item() == value
-            del row
-            gc.collect()
-        assert len([line for line in open_memory() if " rw-s " in line]) == 1  # the peer's last
-    gc.collect()
-    assert open_memory() == []
-
-
-def test_too_little_shared_memory_says_how_much_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with two_ends(shares=True) as (one, _), pytest.raises(TransportError) as caught:
-        one.allocate([(2_500_000, torch.float32)])
-    assert "10.0 MB of shared memory for buckets: No space left on device" in str(caught.value)
-    assert "shared_memory=False" in str(caught.value)
 
 
 @pytest.mark.parametrize("rows", [[(0, torch.float32)], [(3, torch.int8), (0, torch.float64)]])
