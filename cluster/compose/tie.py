@@ -19,8 +19,9 @@ from cluster.descendants import end_with_parent
 from cluster.errors import ClusterError
 
 KEEP = b"keep\n"
-SETTLE_S = 0.5
-"""A command that was killed may have asked the engine for something that is still to appear."""
+SETTLE_S, KILLED_SETTLE_S, LOOK_S = 0.5, 3.0, 0.25
+"""A command that ended, or was killed, may have asked the engine for something that is still to
+appear: so long after the end it is looked for, and removed."""
 
 
 def main() -> int:
@@ -36,6 +37,7 @@ def main() -> int:
         restore_signals=True,
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
+    settle_s = SETTLE_S
     if _ends(process):
         with suppress(OSError):
             os.write(1, f"{process.wait()}\n".encode())
@@ -44,11 +46,14 @@ def main() -> int:
     else:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        settle_s = KILLED_SETTLE_S
+    deadline_s = time.monotonic() + settle_s
     try:
         engine = Engine.connect()
         engine.remove(project, home)
-        time.sleep(SETTLE_S)
-        engine.remove(project, home)
+        while time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+            engine.remove(project, home)
     except ClusterError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1

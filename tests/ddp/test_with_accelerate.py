@@ -12,6 +12,8 @@ from ddp import UsageError, accelerate_kwargs
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SCRIPT = """
+import os
+
 import torch
 from accelerate import Accelerator
 from ddp import accelerate_kwargs
@@ -27,8 +29,9 @@ inputs = torch.tensor([[1.0, 2.0, 4.0]]) * (1 + 2 * accelerator.process_index)
 accelerator.backward(model(inputs).sum())
 optimizer.step()
 (state,) = handler.hook_states
-print("gradient", model.module.weight.grad.tolist(), "bucket_cap_mb", model.bucket_bytes_cap >> 20,
-      "plan", state.plan(model.module).algorithm, flush=True)
+plan = state.plan(model.module)
+said = f"gradient {model.module.weight.grad.tolist()} bucket_cap_mb {model.bucket_bytes_cap >> 20}"
+os.write(1, f"{said} plan {plan.algorithm}\\n".encode())  # both processes write to one pipe
 accelerator.wait_for_everyone()
 state.close()
 accelerator.end_training()
