@@ -22,6 +22,7 @@ from ddp.choice import NATIVE, Choice, Chooser, Timing, candidates, timed_sizes
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, make_collective
 from ddp.fabric import Fabric, Link, NodeLinks
+from ddp.fixed import in_a_row
 from ddp.membership import PrivateGroup
 from ddp.plan import choose_segments
 from ddp.probe import ProbeTable, probe_links
@@ -91,16 +92,20 @@ def _timings(
     rows = {num_bytes: whole[: num_bytes // 4] for num_bytes in sizes}
     word, together = group.allocate(1, torch.float32), collectives[MEETS]
 
-    def rounds(names: Sequence[str], num_bytes: int, num_rounds: int) -> list[tuple[float, ...]]:
-        """By name and round, as long as the slowest rank took. They take turns."""
+    def rounds(
+        names: Sequence[str], num_bytes: int, num_rounds: int, length: int = 1
+    ) -> list[tuple[float, ...]]:
+        """By name and round, as long as the slowest rank took: the mean of `length` in a row. They
+        take turns."""
         own = []
         for name in [*names] * num_rounds:
             segments = choose_segments(name, num_bytes, fabric.num_nodes)
             for _ in range(2):  # all begin together, nearer than after a barrier of the backend's
                 together.all_reduce(word, 1, 0)
             start = monotonic()
-            collectives[name].all_reduce(rows[num_bytes], segments, 0)
-            own.append(monotonic() - start)
+            for _ in range(length):
+                collectives[name].all_reduce(rows[num_bytes], segments, 0)
+            own.append((monotonic() - start) / length)
         slowest = torch.tensor(own, dtype=torch.float64)
         _all_reduce_max(group, slowest, timeout_s)
         return [tuple(each) for each in slowest.view(num_rounds, len(names)).T.tolist()]
@@ -111,10 +116,12 @@ def _timings(
         tried = dict(zip(collectives, rounds([*collectives], num_bytes, TRIALS), strict=True))
         best_s = min(map(min, tried.values()))
         near = {name: min(each) for name, each in tried.items() if min(each) <= FAR * best_s}
-        num_rounds = min(MOST_ROUNDS, int(MOST_S / sum(near.values())))
-        if num_rounds < LEAST_ROUNDS:
+        fit = int(MOST_S / sum(near.values()))  # so many turns of all of them
+        length = min(in_a_row(num_bytes), fit // LEAST_ROUNDS)
+        if not length:
             break
-        tried |= dict(zip(near, rounds([*near], num_bytes, num_rounds), strict=True))
+        num_rounds = min(MOST_ROUNDS, fit // length)
+        tried |= dict(zip(near, rounds([*near], num_bytes, num_rounds, length), strict=True))
         timings += [Timing(name, num_bytes, seconds) for name, seconds in tried.items()]
     return tuple(timings)
 

@@ -18,6 +18,12 @@ IN_A_ROW = 4
 """All-reduces of an algorithm that follow one another where it is timed."""
 
 
+def in_a_row(num_bytes: int) -> int:
+    """So many all-reduces of a small buffer follow one another where algorithms are compared, and
+    the mean of them counts, since ranks do not begin at the same moment."""
+    return 10 if num_bytes <= 64 * 2**10 else 4 if num_bytes <= 512 * 2**10 else 1
+
+
 @dataclass(frozen=True)
 class FixedCost:
     """What one algorithm takes for a few bytes, the same on every rank."""

@@ -13,6 +13,7 @@ from cluster.yamlfile import StrictModel
 from ddp.algorithms import ALGORITHMS, find_algorithm
 from ddp.errors import UsageError
 from ddp.fabric import Fabric
+from ddp.fixed import in_a_row
 from ddp.importpath import is_import_path
 from jobs.argument import RankArgument
 from jobs.bench.sizes import size_words
@@ -26,7 +27,6 @@ PLACEMENTS, RING_ORDERS = get_args(Placement), get_args(RingOrder)
 ROUNDS, WARMUP_ROUNDS = 10, 2
 DEFAULT_ALGORITHMS = ("native", "ring", "hierarchical")
 BASE = "native"
-FEW_BYTES, SOME_BYTES = 64 * 2**10, 512 * 2**10
 MEMORY_SHARE = 0.8
 WHOLE_MODULUS = 65_521  # the largest prime of 16 bits: a table of values stays in the cache
 
@@ -94,12 +94,6 @@ class BenchArgument(StrictModel):
     """Who and where this rank is."""
     bench: BenchSpec
     """What is timed."""
-
-
-def repeats(size_bytes: int) -> int:
-    """So many all-reduces of small buffers follow one another in a turn; the mean of them counts,
-    since ranks do not leave a barrier at the same moment."""
-    return 10 if size_bytes <= FEW_BYTES else 4 if size_bytes <= SOME_BYTES else 1
 
 
 def modulus(dtype: str, num_ranks: int) -> int:
@@ -214,7 +208,7 @@ def check_fits(
 def needed_bytes(spec: BenchSpec) -> int:
     """What one rank holds: buffers of native, others of each placement, and one for parts."""
     placements = {each.placement for each in spec.contenders}
-    buffers = sum(size * repeats(size) for size in spec.sizes_bytes)
+    buffers = sum(size * in_a_row(size) for size in spec.sizes_bytes)
     return buffers * (1 + len(placements)) + max(spec.sizes_bytes)
 
 

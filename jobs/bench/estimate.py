@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from cluster.site import Site
 from ddp.algorithms import find_algorithm, ring_schedule
 from ddp.cost import price
+from ddp.fixed import in_a_row
 from jobs.argument import NodeRates
-from jobs.bench.asked import BenchSpec, Contender, fabric_of, repeats
+from jobs.bench.asked import BenchSpec, Contender, fabric_of
 from jobs.predict import priced_fabric
 from jobs.rankplan import measured_links
 
@@ -72,8 +73,8 @@ def _round_s(bench: BenchSpec, site: Site) -> list[float]:
             else ring_schedule(range(len(placed.node_of)))
         )
         for size in bench.sizes_bytes:
-            work_s = 2 * size * repeats(size) / WORK_BYTES_PER_S
-            found.append(price(schedule, fabric, size).seconds * repeats(size) + work_s + TURN_S)
+            work_s = 2 * size * in_a_row(size) / WORK_BYTES_PER_S
+            found.append(price(schedule, fabric, size).seconds * in_a_row(size) + work_s + TURN_S)
     return found
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ddp.calibrate import Calibration, Timed, calibrate, num_stages, time_algorithms
 from ddp.fabric import Fabric
+from ddp.fixed import in_a_row
 from ddp.transport.scratch import zeros
 from jobs.argument import RankArgument
-from jobs.bench.asked import BASE, DTYPES, BenchArgument, BenchSpec, Contender, repeats
+from jobs.bench.asked import BASE, DTYPES, BenchArgument, BenchSpec, Contender
 from jobs.bench.integers import Pattern
 from jobs.bench.ways import Place, Way, limit_s, open_place, ways_of
 from jobs.events import Events
@@ -139,10 +140,10 @@ def _buffers(bench: BenchSpec, allocate: Allocate) -> dict[int, Buffers]:
     """As many of each size as a turn reduces."""
     dtype: torch.dtype = getattr(torch, bench.dtype)
     rows = [
-        (size // dtype.itemsize, dtype) for size in bench.sizes_bytes for _ in range(repeats(size))
+        (size // dtype.itemsize, dtype) for size in bench.sizes_bytes for _ in range(in_a_row(size))
     ]
     made = iter(allocate(rows))
-    return {size: [next(made) for _ in range(repeats(size))] for size in bench.sizes_bytes}
+    return {size: [next(made) for _ in range(in_a_row(size))] for size in bench.sizes_bytes}
 
 
 def _told(

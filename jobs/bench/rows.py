@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
-from jobs.bench.asked import BASE, BenchSpec, Contender, repeats
+from ddp.fixed import in_a_row
+from jobs.bench.asked import BASE, BenchSpec, Contender
 from jobs.bench.launcher import Found
 from jobs.compare.stats import Estimate, round_by_round
 from jobs.owncode import short
@@ -117,7 +118,7 @@ class Row:
             "nproc_per_node": self.shape.ranks_per_node,
             "time_s": {key: time[key] for key in ("median", "p10", "p90", "n")},
             "rounds_s": list(self.rounds_s),
-            "reductions_per_round": repeats(self.size_bytes),
+            "reductions_per_round": in_a_row(self.size_bytes),
             "goes_through": self.goes_through,
             "segments": self.segments,
             "algbw_bytes_per_second": self.algbw,

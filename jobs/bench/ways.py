@@ -15,11 +15,11 @@ from ddp.auto import choose
 from ddp.cost import inter_node_bound, payload_bytes
 from ddp.executor import Collective, make_collective
 from ddp.fabric import Fabric
-from ddp.fixed import FixedCost, price_of
+from ddp.fixed import FixedCost, in_a_row, price_of
 from ddp.membership import Membership, PrivateGroup
 from ddp.plan import choose_segments
 from ddp.schedule import Schedule
-from jobs.bench.asked import BASE, Contender, repeats
+from jobs.bench.asked import BASE, Contender
 from jobs.predict import GLOO_SEGMENTS
 
 MEETINGS = 2  # the first after a barrier still has its skew
@@ -103,7 +103,7 @@ class Way:
         not measured. The all-reduces of a turn share what idle links let through at once.
         """
         schedule, segments = self.priced
-        fabric, share = self.place.priced, 1 / repeats(size_bytes)
+        fabric, share = self.place.priced, 1 / in_a_row(size_bytes)
         if fabric is None:
             return None
         found = price_of(cost, schedule, fabric, size_bytes, segments, share)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cluster.site import Site
-from jobs.bench.asked import BASE, BenchSpec, repeats
+from ddp.fixed import in_a_row
+from jobs.bench.asked import BASE, BenchSpec
 from jobs.bench.estimate import seconds as about_seconds
 from jobs.bench.floors import Checked, Figure
 from jobs.bench.rows import Row
@@ -155,9 +156,9 @@ def legend(rows: Sequence[Row], busbw: bool, width: int) -> Lines:
         )
     if any(row.predicted_error is not None for row in rows):
         entries["off by"] = "predicted before the first round / measured - 1"
-    small = [row.size_bytes for row in rows if repeats(row.size_bytes) > 1]
+    small = [row.size_bytes for row in rows if in_a_row(row.size_bytes) > 1]
     if small:
-        most, least = repeats(min(small)), repeats(max(small))
+        most, least = in_a_row(min(small)), in_a_row(max(small))
         several = f"{most}" if most == least else f"{least} to {most}"
         entries["small sizes"] = f"to {size_words(max(small))}: the mean of {several} in a row"
     lines: Lines = []

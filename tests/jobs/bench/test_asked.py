@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cluster.nodes import NodeFacts
+from ddp.fixed import in_a_row
 from jobs.bench.asked import (
     DTYPES,
     WHOLE_MODULUS,
@@ -14,7 +15,6 @@ from jobs.bench.asked import (
     contenders,
     modulus,
     needed_bytes,
-    repeats,
     require_dtype,
 )
 from jobs.errors import BenchError, JobSpecError
@@ -99,7 +99,7 @@ def test_sizes_hold_whole_elements() -> None:
 
 def test_buffers_fit_into_memory() -> None:
     spec = bench_spec(NATIVE, HIER, MIXED, sizes=[1 << 20, 64 << 10])
-    each = (1 << 20) + repeats(64 << 10) * (64 << 10)
+    each = (1 << 20) + in_a_row(64 << 10) * (64 << 10)
     assert needed_bytes(spec) == 3 * each + (1 << 20)
     need = 4 * needed_bytes(spec)  # two nodes of one machine
     check_fits(spec, 2, 2, [facts(memory_bytes=int(need / 0.8) + 8)] * 2)
@@ -110,7 +110,7 @@ def test_buffers_fit_into_memory() -> None:
 
 
 def test_only_small_buffers_are_reduced_in_a_row() -> None:
-    assert [repeats(size) for size in (16, 64 << 10, 65 << 10, 512 << 10, 1 << 20)] == [
+    assert [in_a_row(size) for size in (16, 64 << 10, 65 << 10, 512 << 10, 1 << 20)] == [
         *(10, 10, 4, 4),
         1,
     ]
