@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,9 @@ from ddp.transport.p2p import P2PTransport, translate
 LEAST_ROUNDS, MOST_ROUNDS = 4, 15
 MEETS = "hierarchical"  # serves every fabric
 MOST_S = 0.6
-"""For the rounds at one size; what takes longer is priced."""
+"""For the rounds at one size, pauses too; what takes longer is priced."""
+PAUSE_S = 0.004
+"""Before a turn: links that were idle, as while a model computes, let some bytes through at once."""
 TRIALS, FAR = 2, 3.0
 """What takes so many times as long as the fastest in both trials is not tried again at a size."""
 
@@ -67,7 +69,7 @@ def choose(
 def measure(group: PrivateGroup, fabric: Fabric, most_bytes: int, timeout_s: float) -> Chooser:
     """What to choose from, for buffers of up to `most_bytes`. Every rank must call it.
 
-    A second or so; three to six more where links must be known and `fabric` does not tell them.
+    Two or three seconds; as many again where links must be known and `fabric` does not tell them.
     Raises TransportError.
     """
     if group.size == 1:
@@ -100,6 +102,7 @@ def _timings(
         own = []
         for name in [*names] * num_rounds:
             segments = choose_segments(name, num_bytes, fabric.num_nodes)
+            sleep(PAUSE_S)
             for _ in range(2):  # all begin together, nearer than after a barrier of the backend's
                 together.all_reduce(word, 1, 0)
             start = monotonic()
@@ -116,11 +119,11 @@ def _timings(
         tried = dict(zip(collectives, rounds([*collectives], num_bytes, TRIALS), strict=True))
         best_s = min(map(min, tried.values()))
         near = {name: min(each) for name, each in tried.items() if min(each) <= FAR * best_s}
-        fit = int(MOST_S / sum(near.values()))  # so many turns of all of them
-        length = min(in_a_row(num_bytes), fit // LEAST_ROUNDS)
-        if not length:
+        sum_s, pauses_s = sum(near.values()), PAUSE_S * len(near)
+        length = min(in_a_row(num_bytes), int((MOST_S / LEAST_ROUNDS - pauses_s) / sum_s))
+        if length < 1:
             break
-        num_rounds = min(MOST_ROUNDS, fit // length)
+        num_rounds = min(MOST_ROUNDS, int(MOST_S / (length * sum_s + pauses_s)))
         tried |= dict(zip(near, rounds([*near], num_bytes, num_rounds, length), strict=True))
         timings += [Timing(name, num_bytes, seconds) for name, seconds in tried.items()]
     return tuple(timings)

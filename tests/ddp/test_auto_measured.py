@@ -44,6 +44,7 @@ def test_the_slowest_rank_counts_and_rank_0s_links_do_on_every_rank(
         clock = [0.0]
         monkeypatch.setattr(ddp.auto, "make_collective", lambda name, *_: Told(name, rank, clock))
         monkeypatch.setattr(ddp.auto, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(ddp.auto, "PAUSE_S", 0.0)
         monkeypatch.setattr(ddp.auto, "MOST_S", 0.06)
         told = links(25 * MB, 50 * MB) if rank == 0 else links(rank * MB, 1.0)
         fabric = Fabric((0, 0, 1), (told, told))
@@ -97,6 +98,7 @@ def test_small_buffers_are_timed_several_in_a_row(
         make = lambda name, *_: Waiting(name, clock, last)  # noqa: E731
         monkeypatch.setattr(ddp.auto, "make_collective", make)
         monkeypatch.setattr(ddp.auto, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(ddp.auto, "PAUSE_S", 0.0)
         monkeypatch.setattr(ddp.auto, "MOST_S", 10.0)
         group = Membership(None, TIMEOUT_S).connect()
         chooser = ddp.auto.measure(group, Fabric((0, 1)), 16 * 2**20, TIMEOUT_S)
