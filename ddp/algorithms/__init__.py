@@ -82,14 +82,14 @@ ALGORITHMS: dict[str, Algorithm] = {
             "Exchange all with a neighbour, then with a rank two away, ...: few, large messages.",
             "bytes",
             build_recursive_doubling,
-            max_segments=1,
+            max_segments=8,
         ),
         Algorithm(
             "parameter_server",
             "Every rank sends to rank 0, which adds up and sends back: a star.",
             "bytes",
             build_parameter_server,
-            max_segments=4,
+            max_segments=8,
         ),
         Algorithm(
             "native",
