@@ -35,7 +35,7 @@ MEETS = "hierarchical"  # serves every fabric
 MOST_S = 0.6
 """For the rounds at one size, pauses too; what takes longer is priced."""
 PAUSE_S = 0.004
-"""Before a turn: links that were idle, as while a model computes, let some bytes through at once."""
+"""Before a turn: an idle link, as while a model computes, lets some bytes through at once."""
 TRIALS, FAR = 2, 3.0
 """What takes so many times as long as the fastest in both trials is not tried again at a size."""
 
@@ -89,6 +89,7 @@ def _timings(
         name: make_collective(name, schedule, group.rank, fabric, group, timeout_s)
         for name, schedule in {**candidates(fabric), NATIVE: None}.items()
     }
+    pause_s = PAUSE_S if fabric.num_nodes > 1 else 0.0
     sizes = list(timed_sizes(most_bytes))
     whole = group.allocate(sizes[-1] // 4, torch.float32).zero_()
     rows = {num_bytes: whole[: num_bytes // 4] for num_bytes in sizes}
@@ -102,7 +103,8 @@ def _timings(
         own = []
         for name in [*names] * num_rounds:
             segments = choose_segments(name, num_bytes, fabric.num_nodes)
-            sleep(PAUSE_S)
+            sleep(pause_s)
+            rows[num_bytes].zero_()  # each rank has just written its own, as gradients are
             for _ in range(2):  # all begin together, nearer than after a barrier of the backend's
                 together.all_reduce(word, 1, 0)
             start = monotonic()
@@ -119,7 +121,7 @@ def _timings(
         tried = dict(zip(collectives, rounds([*collectives], num_bytes, TRIALS), strict=True))
         best_s = min(map(min, tried.values()))
         near = {name: min(each) for name, each in tried.items() if min(each) <= FAR * best_s}
-        sum_s, pauses_s = sum(near.values()), PAUSE_S * len(near)
+        sum_s, pauses_s = sum(near.values()), pause_s * len(near)
         length = min(in_a_row(num_bytes), int((MOST_S / LEAST_ROUNDS - pauses_s) / sum_s))
         if length < 1:
             break

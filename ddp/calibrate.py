@@ -14,13 +14,13 @@ import torch
 from ddp.algorithms import is_known, parameter_server_schedule
 from ddp.executor import Collective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fixed import IN_A_ROW, SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.fixed import IN_A_ROW, LARGE_NUMEL, SMALL_NUMEL, SOME_NUMEL, FixedCost
 from ddp.membership import PrivateGroup
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
 from ddp.transport import Transport
 
-LARGE_NUMEL = 4_194_301  # of a rank's buffer, about 16 MiB: more than caches hold
+INSIDE_NUMEL = 4_194_301  # of a rank's buffer, about 16 MiB: more than caches hold
 SLOW_NUMEL = 389_119  # of a chunk where the inside is slow, about 1.5 MiB
 SMALL_HOPS, LARGE_HOPS = 24, 2
 """Stages in a row. Of the large ones one adds what peers have just written, and one copies that, as
@@ -30,8 +30,10 @@ TRIAL_BYTES, TRIALS = 400_000, 3
 FAST_INSIDE_BYTES_PER_S, SLOW_INSIDE_BYTES_PER_S = 50e6, 2.5e6
 """Below the one, a measurement takes so long that it is not repeated; below the other, it is left
 out: the inside of a node is then a slow link like any other."""
-MOST_ROUNDS, MOST_S = 9, 0.4
-"""How often an algorithm is timed, and for how long at most."""
+SLOW_S = 0.01
+"""What takes so long for SOME_NUMEL inside a node is not timed with LARGE_NUMEL."""
+MOST_ROUNDS, MOST_S = 21, 0.25
+"""How often an algorithm is timed, and for about how long at most, in one size."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def calibrate(
     rate = None
     if inside and trial_s < TRIAL_BYTES / SLOW_INSIDE_BYTES_PER_S:
         fast = trial_s < TRIAL_BYTES / FAST_INSIDE_BYTES_PER_S
-        numel, repeats = (LARGE_NUMEL // num_shards, REPEATS) if fast else (SLOW_NUMEL, 1)
+        numel, repeats = (INSIDE_NUMEL // num_shards, REPEATS) if fast else (SLOW_NUMEL, 1)
         hop_s = stage_s([adding, inside], numel, LARGE_HOPS, repeats)
         large_s = max(hop_s - alpha_intra_s, 1e-9)
         own = num_shards * numel * 4 / large_s
@@ -128,13 +130,16 @@ def time_algorithms(
     timed: Mapping[str, Timed],
     meet: Callable[[], None] | None = None,
     timeout_s: float = 10.0,
+    most_s: float = MOST_S,
 ) -> dict[str, FixedCost]:
     """By name, the same on every rank, all of which must call this. They take turns, in rows after
-    `meet`, which returns when all ranks have called it. Tens of ms each. Raises TransportError."""
-    sizes = (SMALL_NUMEL, SOME_NUMEL)
-    turns = [(name, size) for name, each in timed.items() if each.num_stages for size in sizes]
+    `meet`, which returns when all ranks have called it. Tens of ms each, at most about `most_s` in
+    one size. Raises TransportError."""
+    sizes = [SMALL_NUMEL, SOME_NUMEL, *([LARGE_NUMEL] if fabric.num_nodes == 1 else [])]
+    names = [name for name, each in timed.items() if each.num_stages]
     buffers = {
-        size: transport.allocate([(size, torch.float32) for _ in range(IN_A_ROW)]) for size in sizes
+        size: transport.allocate([(size, torch.float32)] * (1 if size == LARGE_NUMEL else IN_A_ROW))
+        for size in sizes
     }
     together = _Together(transport, rank, fabric, timeout_s)
 
@@ -151,13 +156,18 @@ def time_algorithms(
             ends.append(monotonic())
         return ends[1] - ends[0], (ends[-1] - ends[1]) / max(1, length - 1)
 
-    tried = together.slowest([row(turn, 1)[0] for turn in turns])  # connects, too
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {turn: [] for turn in turns}
+    tried: dict[tuple[str, int], float] = {}
+    for size in sizes:  # the first of them connects, too
+        turns = [(name, size) for name in names]
+        if size == LARGE_NUMEL:  # not where a node's inside is a slow link
+            turns = [turn for turn in turns if tried[turn[0], SOME_NUMEL] < SLOW_S]
+        tried |= zip(turns, together.slowest([row(turn, 1)[0] for turn in turns]), strict=True)
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {turn: [] for turn in tried}
     for number in range(MOST_ROUNDS):
-        for turn, trial_s in zip(turns, tried, strict=True):
-            if number == 0 or (number + 1) * IN_A_ROW * trial_s < MOST_S:
-                length = IN_A_ROW if IN_A_ROW * trial_s < MOST_S else 2
-                found[turn].append(row(turn, length))
+        for turn, trial_s in tried.items():
+            whole_s = len(buffers[turn[1]]) * trial_s
+            if number == 0 or (number + 1) * whole_s < most_s:
+                found[turn].append(row(turn, IN_A_ROW if whole_s < most_s else 2))
     return _costs(timed, found, together)
 
 
@@ -171,11 +181,20 @@ def _costs(
     for turn, rows in found.items():
         pairs = [(next(slowest), next(slowest)) for _ in rows]
         firsts[turn], others[turn] = map(median, zip(*pairs, strict=True))
-    later_s = median(firsts[turn] - others[turn] for turn in found) if found else 0.0
+    later_s = median(
+        [firsts[turn] - others[turn] for turn in found if turn[1] < LARGE_NUMEL] or [0.0]
+    )
     costs = {}
     for name in dict.fromkeys(name for name, _ in found):
         small_s, some_s = _rising(others[name, SMALL_NUMEL], others[name, SOME_NUMEL])
-        costs[name] = FixedCost(timed[name].num_stages, small_s, some_s, max(0.0, later_s))
+        large_s = firsts.get((name, LARGE_NUMEL))
+        costs[name] = FixedCost(
+            num_stages=timed[name].num_stages,
+            small_s=small_s,
+            some_s=some_s,
+            start_s=max(0.0, later_s),
+            large_s=None if large_s is None else max(large_s - later_s, some_s),
+        )
     return costs
 
 

@@ -2,7 +2,8 @@
 
 A stage's fixed time depends on who runs it: how many messages a node's ranks handle on the cores
 they share, whether peers change between the inside of a node and the network. So each algorithm is
-timed itself (ddp.calibrate), in two sizes that links hardly slow down. Owns how a price follows.
+timed itself (ddp.calibrate), in two sizes that links hardly slow down; on one node also in a large
+one, since what a byte costs there is each algorithm's own matter. Owns how a price follows.
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ from ddp.fabric import Fabric, Link, NodeLinks
 from ddp.schedule import Schedule
 
 SMALL_NUMEL = 16  # float32: small enough to cost no bandwidth
-SOME_NUMEL = 20_011  # about 80 KiB, prime, no bucket's size
-SOME_BYTES = 4 * SOME_NUMEL
-IN_A_ROW = 4
+SOME_NUMEL = 16_381  # just below 64 KiB, prime, no bucket's size
+LARGE_NUMEL = 4_000_037  # 16 MB on each rank: more than caches hold
+SMALL_BYTES, SOME_BYTES, LARGE_BYTES = 4 * SMALL_NUMEL, 4 * SOME_NUMEL, 4 * LARGE_NUMEL
+IN_A_ROW = 10
 """All-reduces of an algorithm that follow one another where it is timed."""
 
 
@@ -37,6 +39,9 @@ class FixedCost:
     start_s: float
     """What the first of a row takes longer, since ranks do not begin at the same moment: the same
     for all that were timed together."""
+    large_s: float | None = None
+    """An all-reduce of LARGE_NUMEL alone, without `start_s`; None between nodes, where links
+    decide."""
 
 
 def price_of(
@@ -50,7 +55,7 @@ def price_of(
     """As `ddp.cost.price`, with stages that have this fixed cost; None: that of their links.
 
     What the price lacks of the larger size's time, more bytes cost in proportion, up to that size:
-    beyond it, computing hides behind what links carry.
+    beyond it, computing hides behind what links carry. On one node what was timed is the price.
     """
     if cost is None or cost.num_stages == 0:
         return price(schedule, fabric, num_bytes, segments, burst_share)
@@ -58,7 +63,16 @@ def price_of(
     least = price(schedule, _with_stages(fabric, stage_s), SOME_BYTES, 1, 1 / IN_A_ROW)
     lacking_s = max(0.0, cost.some_s - least.seconds) / cost.num_stages
     stage_s += lacking_s * min(1.0, num_bytes / segments / SOME_BYTES)
-    return price(schedule, _with_stages(fabric, stage_s), num_bytes, segments, burst_share)
+    found = price(schedule, _with_stages(fabric, stage_s), num_bytes, segments, burst_share)
+    return found if cost.large_s is None else replace(found, seconds=_timed_s(cost, num_bytes))
+
+
+def _timed_s(cost: FixedCost, num_bytes: int) -> float:
+    """Between the sizes that were timed, in proportion; beyond the largest as steeply as to it."""
+    assert cost.large_s is not None
+    timed = [(SMALL_BYTES, cost.small_s), (SOME_BYTES, cost.some_s), (LARGE_BYTES, cost.large_s)]
+    (low, low_s), (high, high_s) = timed[:2] if num_bytes <= SOME_BYTES else timed[1:]
+    return max(cost.small_s, low_s + (high_s - low_s) * (num_bytes - low) / (high - low))
 
 
 def _with_stages(fabric: Fabric, alpha_s: float) -> Fabric:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ddp.binding import BoundReceive
 from ddp.transport import Loan
 
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 512 * 1024
 """A sum's block and that of a summand, twice, fit into what a core has of cache (1 to 2 MiB)."""
 
 
@@ -31,13 +31,19 @@ def add_up(summands: Sequence[Returning]) -> Tensor:
     is the peer's own, there. It is for the caller to hand it back.
     """
     part = summands[0].receive.part
-    own = [each for each in summands if each.loan.is_the_peers]
-    size = BLOCK_BYTES // part.element_size() if own else part.numel()
-    incoming = [torch.split(each.data, size) for each in summands]
-    outgoing = [torch.split(each.data, size) for each in own]
-    for index, block in enumerate(torch.split(part, size)):
-        for blocks in incoming:
-            block.add_(blocks[index])
-        for blocks in outgoing:
-            blocks[index].copy_(block)
+    own = [each.data for each in summands if each.loan.is_the_peers]
+    add_and_share(part, [each.data for each in summands], own)
     return part
+
+
+def add_and_share(part: Tensor, incoming: Sequence[Tensor], outgoing: Sequence[Tensor]) -> None:
+    """Add all of `incoming` to `part`, in order, and write the sum to all of `outgoing`, too. Rows
+    of equal length and dtype; the same row may be in both."""
+    size = BLOCK_BYTES // part.element_size() if outgoing else max(1, part.numel())
+    coming = [torch.split(each, size) for each in incoming]
+    going = [torch.split(each, size) for each in outgoing]
+    for index, block in enumerate(torch.split(part, size)):
+        for blocks in coming:
+            block.add_(blocks[index])
+        for blocks in going:
+            blocks[index].copy_(block)

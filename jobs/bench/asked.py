@@ -206,10 +206,11 @@ def check_fits(
 
 
 def needed_bytes(spec: BenchSpec) -> int:
-    """What one rank holds: buffers of native, others of each placement, and one for parts."""
+    """What one rank holds: buffers of native, others of each placement, one for parts, and one to
+    see what memory allows."""
     placements = {each.placement for each in spec.contenders}
     buffers = sum(size * in_a_row(size) for size in spec.sizes_bytes)
-    return buffers * (1 + len(placements)) + max(spec.sizes_bytes)
+    return buffers * (1 + len(placements)) + 2 * max(spec.sizes_bytes)
 
 
 def _check_memory(spec: BenchSpec, ranks_per_node: int, facts: Sequence[NodeFacts]) -> None:

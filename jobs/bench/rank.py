@@ -4,8 +4,8 @@ Owns the turns, their clock and the check of every sum. What a contender is, is 
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
@@ -21,6 +21,7 @@ from ddp.transport.scratch import zeros
 from jobs.argument import RankArgument
 from jobs.bench.asked import BASE, DTYPES, BenchArgument, BenchSpec, Contender
 from jobs.bench.integers import Pattern
+from jobs.bench.memory import MemoryPass
 from jobs.bench.ways import Place, Way, limit_s, open_place, ways_of
 from jobs.events import Events
 from jobs.predict import priced_fabric
@@ -30,6 +31,8 @@ from jobs.rounds.order import turn_order
 from jobs.spec import node_of
 from jobs.worker import failure_told
 
+TIMED_S = 1.0
+"""For about how long each algorithm is timed before the first round, in one size."""
 Buffers = list[Tensor]
 Allocate = Callable[[Sequence[tuple[int, torch.dtype]]], list[Tensor]]
 
@@ -102,6 +105,7 @@ def _time_algorithms(
             timed,
             dist.barrier,
             place.timeout_s,
+            TIMED_S,
         )
         calibrations[name] = replace(calibrations[name], algorithms=found)
 
@@ -188,6 +192,10 @@ class Turns:
     ) -> None:
         self._bench, self._entries, self._told, self._events = bench, entries, told, events
         self._num_done = 0
+        place = entries[0][0].way.place
+        alone = place.fabric.num_nodes == 1 and place.fabric.num_ranks > 1
+        dtype = getattr(torch, bench.dtype)
+        self._memory = MemoryPass(place, max(bench.sizes_bytes), dtype) if alone else None
 
     def take(self) -> dict[str, Any]:
         """What this rank found, by size, then by contender."""
@@ -195,6 +203,7 @@ class Turns:
         seconds: list[list[list[float]]] = [[[] for _ in row] for row in self._entries]
         wrong = [[0 for _ in row] for row in self._entries]
         sent: list[list[int | None]] = [[None for _ in row] for row in self._entries]
+        memory: list[list[tuple[float, float]]] = [[] for _ in self._entries]
         for number in range(bench.warmup_rounds + bench.rounds):
             for size, row in enumerate(self._entries):
                 for each in turn_order(number, len(row)):
@@ -203,9 +212,19 @@ class Turns:
                     if number >= bench.warmup_rounds:
                         seconds[size][each].append(took_s)
                     self._num_done += 1
+                size_bytes = bench.sizes_bytes[size]
+                # of small buffers several follow one another, and messages decide
+                if self._memory and number >= bench.warmup_rounds and in_a_row(size_bytes) == 1:
+                    memory[size].append(self._memory.take(size_bytes))
             # not after each turn: whoever hears it needs a core, on which the next one begins
             self._events.phase("turn", self._num_done, bench.num_turns)
-        return {"node": self._told.node, "seconds": seconds, "wrong": wrong, "sent": sent}
+        return {
+            "node": self._told.node,
+            "seconds": seconds,
+            "wrong": wrong,
+            "sent": sent,
+            "memory": memory,
+        }
 
 
 def _turn(entry: Entry) -> tuple[float, int, int | None]:
@@ -213,18 +232,9 @@ def _turn(entry: Entry) -> tuple[float, int, int | None]:
     way, sent = entry.way, None
     for buffer in entry.buffers:
         entry.pattern.fill(buffer)
-    with _together(way.place):
+    with way.place.together():  # all have filled their buffers, and nobody computes meanwhile
         start_s = monotonic()
         for buffer in entry.buffers:
             sent = way.collective.all_reduce(buffer, way.segments, 0).inter_node_bytes
         took_s = (monotonic() - start_s) / len(entry.buffers)
     return took_s, sum(map(entry.pattern.num_wrong, entry.buffers)), sent
-
-
-@contextmanager
-def _together(place: Place) -> Iterator[None]:
-    """Nobody begins before all have filled their buffers, nor computes while others still send."""
-    dist.barrier()
-    place.meet()
-    yield
-    dist.barrier()

@@ -5,6 +5,7 @@ Owns the arithmetic of the table and the keys of `bench allreduce --json`. Reads
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 from ddp.cost import algorithm_bandwidth, bus_bandwidth, inter_node_bound, relative_error
@@ -89,6 +90,13 @@ class Row:
         return self.limit_s / self.time.median if self.limit_s else None
 
     @property
+    def limit_of(self) -> str | None:
+        """What sets the limit: the wire, or on one node its memory."""
+        if self.limit_s is None:
+            return None
+        return "wire" if self.shape.nodes > 1 else "memory"
+
+    @property
     def ceiling(self) -> float | None:
         """How many times as fast as native an algorithm of the least bytes is, at most."""
         if self.native_sent_bytes is None or not self._least_bytes:
@@ -129,6 +137,7 @@ class Row:
             "bound_ratio": self.bound_ratio,
             "limit_s": self.limit_s,
             "limit_ratio": self.limit_ratio,
+            "limit_of": self.limit_of,
             "speedup_over_native": ratio.value if ratio else None,
             "speedup_over_native_low": ratio.low if ratio else None,
             "speedup_over_native_high": ratio.high if ratio else None,
@@ -176,12 +185,20 @@ def _row(bench: BenchSpec, shape: Shape, found: Found, size: int, each: int) -> 
         segments=told["segments"],
         sent_bytes=max(sent.values()) if sent else told["sent_bytes"],
         counted=bool(sent),
-        limit_s=told["limit_s"],
+        limit_s=told["limit_s"] or _memory_s(found, size),
         predicted_s=told["predicted_s"],
         wrong=sum(rank["wrong"][size][each] for rank in ranks),
         over_native=None,
         native_sent_bytes=None,
     )
+
+
+def _memory_s(found: Found, size: int) -> float | None:
+    """How long memory took for the least that must be read and written, from when the first rank
+    began to when the last one had ended."""
+    rounds = zip(*(rank["memory"][size] for rank in found.ranks), strict=True)
+    took_s = [max(end for _, end in times) - min(start for start, _ in times) for times in rounds]
+    return median(took_s) if took_s else None
 
 
 def _held_together(group: Sequence[Row]) -> list[Row]:

@@ -3,11 +3,13 @@
 Owns the choice and what is made of it; runs on the ranks. Times nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ddp.algorithms import AUTO, find_algorithm, hierarchical_schedule, ring_schedule
@@ -50,6 +52,14 @@ class Place:
         collective, word = self._meeting
         for _ in range(MEETINGS):
             collective.all_reduce(word, 1, 0)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Nobody begins before all have come, nor goes on before all have ended."""
+        dist.barrier()
+        self.meet()
+        yield
+        dist.barrier()
 
 
 def open_place(

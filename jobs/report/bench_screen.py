@@ -73,13 +73,14 @@ def _columns(rows: Sequence[Row], busbw: bool) -> dict[str, Column]:
         "algbw": Column(("algbw", "MB/s"), from_width=100),
         "busbw": Column(("busbw", "MB/s *")),
         "sent": Column(("sent", "/ S")),
-        "limit": Column(("of wire", "limit")),
+        "limit": Column((f"of {rows[0].limit_of or 'wire'}", "limit")),
         "times": Column(("times as fast", f"as {BASE}")),
         "most": Column(("at", "most"), from_width=120),
         "off": Column(("predicted", "off by")),
     }
     linked = rows[0].shape.nodes > 1
-    without = {"sent", "limit", "most"} if not linked else set()
+    without = {"sent", "most"} if not linked else set()
+    without |= {"limit"} if all(row.limit_s is None for row in rows) else set()
     without |= set() if busbw else {"busbw"}
     if len({row.contender.placement for row in rows}) == 1:
         without.add("placed")
@@ -147,7 +148,7 @@ def legend(rows: Sequence[Row], busbw: bool, width: int) -> Lines:
     entries["sent / S"] = _sent_words(rows)
     limits = [row.limit_ratio for row in rows if row.limit_ratio is not None]
     if limits:
-        entries["wire limit"] = _limit_words(max(limits))
+        entries[f"{rows[0].limit_of} limit"] = _limit_words(rows[0].limit_of, max(limits))
     entries[BASE] = _native_words(rows)
     if any(row.over_native and row.over_native.low is not None for row in rows):
         entries["+-"] = (
@@ -178,7 +179,12 @@ def _sent_words(rows: Sequence[Row]) -> str:
     )
 
 
-def _limit_words(most: float) -> str:
+def _limit_words(limit_of: str | None, most: float) -> str:
+    if limit_of == "memory":
+        return (
+            "every rank at once adds up and writes as many bytes in memory of its own, with no "
+            "message, in the same rounds: nothing can be faster here"
+        )
     words = (
         "those least bytes at the rate measured both ways at once; at 100 % nothing can be faster"
     )

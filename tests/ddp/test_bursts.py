@@ -7,7 +7,7 @@ import pytest
 from ddp.algorithms import hierarchical_schedule, ring_schedule
 from ddp.cost import price
 from ddp.fabric import Fabric, Link, NodeLinks
-from ddp.fixed import SOME_BYTES, FixedCost, price_of
+from ddp.fixed import LARGE_BYTES, SOME_BYTES, FixedCost, price_of
 
 PAUSE_S, RATE, BURST = 0.1, 100.0, 50.0
 FREE = Link(0.0, 1e12)
@@ -110,6 +110,18 @@ def test_what_a_burst_left_over_is_no_fixed_cost_either() -> None:
     assert price_of(timed, ring, fabric, SOME_BYTES, 1, 1 / 4).seconds == pytest.approx(took_s)
     alone = price_of(timed, ring, fabric, SOME_BYTES).seconds
     assert alone == pytest.approx(0.2 + 0.8 - 0.4 - 0.1)
+
+
+def test_on_one_node_what_was_timed_is_the_price() -> None:
+    inside = Link(0.0, 1e12)
+    fabric = Fabric((0, 0), (NodeLinks(FREE, FREE, inside),))
+    timed = replace(COST, large_s=2.6)
+    sizes = (4, 64, SOME_BYTES, (SOME_BYTES + LARGE_BYTES) // 2, LARGE_BYTES)
+    for num_bytes, expected_s in zip(sizes, (0.2, 0.2, 0.6, 1.6, 2.6), strict=True):
+        found = price_of(timed, ring_schedule((0, 1)), fabric, num_bytes)
+        assert found.seconds == pytest.approx(expected_s, rel=1e-3)
+    twice = price_of(timed, ring_schedule((0, 1)), fabric, 2 * LARGE_BYTES - SOME_BYTES)
+    assert twice.seconds == pytest.approx(4.6)
 
 
 def test_it_is_a_segment_that_costs() -> None:

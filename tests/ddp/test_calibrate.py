@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddp import calibrate
 from ddp.algorithms import find_algorithm
-from ddp.calibrate import LARGE_NUMEL, SLOW_NUMEL, Calibration, Timed, num_stages, time_algorithms
+from ddp.calibrate import INSIDE_NUMEL, SLOW_NUMEL, Calibration, Timed, num_stages, time_algorithms
 from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
 from ddp.fixed import SMALL_NUMEL, SOME_NUMEL, FixedCost
@@ -81,7 +81,7 @@ def test_every_rank_finds_the_same(node_of: tuple[int, ...]) -> None:
     assert len(set(values)) == 1
     assert (values[0].alpha_inter_s is None) == (len(set(node_of)) == 1)
     assert values[0].alpha_intra_s is not None and values[0].intra_bytes_per_s is not None
-    assert sent[LARGE_NUMEL // most_on_a_node(node_of)] > 0
+    assert sent[INSIDE_NUMEL // most_on_a_node(node_of)] > 0
 
 
 @pytest.mark.parametrize("node_of", FABRICS)
@@ -102,7 +102,7 @@ def test_a_slow_inside_is_measured_once_or_not_at_all(
     assert (values[0].intra_bytes_per_s is None) == (repeats == 0)
     assert values[0].alpha_intra_s is not None
     in_company = sum(node_of.count(node) > 1 for node in node_of)  # who has a neighbour
-    numel = SLOW_NUMEL if fast == inf else LARGE_NUMEL // most_on_a_node(node_of)
+    numel = SLOW_NUMEL if fast == inf else INSIDE_NUMEL // most_on_a_node(node_of)
     assert sent[numel] == repeats * calibrate.LARGE_HOPS * in_company
 
 
@@ -129,6 +129,8 @@ def test_algorithms_are_timed_themselves(node_of: tuple[int, ...]) -> None:
     for cost in found[0].values():
         assert 0 < cost.small_s <= cost.some_s
         assert cost.start_s == found[0]["ring"].start_s >= 0
+        assert (cost.large_s is None) == (fabric.num_nodes > 1)
+        assert cost.large_s is None or cost.large_s >= cost.some_s
     # a chunk of either size is sent as often as the other: as many rounds of as many in a row
     ring_chunks = [numel // len(node_of) for numel in (SMALL_NUMEL, SOME_NUMEL)]
     assert all(sent[numel] > 0 for numel in ring_chunks)

@@ -21,7 +21,8 @@ def main(argument: dict[str, Any]) -> None:
     tell(kind="phase", phase="start", done=1, total=1)
     sizes, who = bench["sizes_bytes"], bench["contenders"]
     if rank == 0:
-        entries = [[entry(size, each["algorithm"]) for each in who] for size in sizes]
+        limit_s = None if told["nnodes"] == 1 else 0.015
+        entries = [[entry(size, each["algorithm"], limit_s) for each in who] for size in sizes]
         document = {"links": told["links"], "calibration": {}, "entries": entries}
         tell(kind="prediction", document=document)
     turns = (bench["rounds"] + bench["warmup_rounds"]) * len(sizes) * len(who)
@@ -42,6 +43,10 @@ def main(argument: dict[str, Any]) -> None:
         "sent": [
             [None if each["algorithm"] == "native" else size // 2 for each in who] for size in sizes
         ],
+        "memory": [
+            [[0.001 * rank, 0.001 * rank + 0.004]] * bench["rounds"] if told["nnodes"] == 1 else []
+            for _ in sizes
+        ],
     }
     tell(kind="finished", result=result)
 
@@ -50,14 +55,14 @@ def seconds(algorithm: str) -> float:
     return 0.03 if algorithm == "native" else 0.02
 
 
-def entry(size: int, algorithm: str) -> dict[str, Any]:
+def entry(size: int, algorithm: str, limit_s: float | None) -> dict[str, Any]:
     native = algorithm == "native"
     return {
         "goes_through": algorithm,
         "segments": 1,
         "predicted_s": seconds(algorithm),
         "sent_bytes": size * 3 // 2 if native else size,
-        "limit_s": 0.015,
+        "limit_s": limit_s,
     }
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -129,9 +130,12 @@ def test_a_lab_of_one_node_has_no_columns_of_links(
     head = out[out.index("  size S") :].splitlines()[0]
     assert head.split() == [
         *("size", "S", "algorithm", "time", "8", "of", "10", "algbw"),
-        *("times", "as", "fast", "predicted"),
+        *("of", "memory", "times", "as", "fast", "predicted"),
     ]
     assert "nothing leaves the node" in out
+    words = " ".join(out.split())
+    assert "memory limit every rank at once adds up and writes" in words
+    assert re.search(r"hierarchical 21\.\d .* 2[34] % ", words)  # 5 ms, of both ranks
 
 
 def test_a_wrong_sum_fails(capsys: Capture) -> None:

@@ -34,9 +34,11 @@ def found(
     wrong: int = 0,
     limit_ms: float | None = 100.0,
     off: float = 0.0,
+    memory_ms: Sequence[float] = (),
 ) -> Found:
     """`ms[size][contender][round]` of the slowest rank; the others are 1 ms faster. `sent`: of
-    each contender, bytes over S of the busiest node, None where its ranks do not tell."""
+    each contender, bytes over S of the busiest node, None where its ranks do not tell. `memory_ms`:
+    by round, when memory was done on rank 0, which began at 1; every further rank is 1 later."""
     shares = sent or [1.0] * len(spec.contenders)
     entries: list[Any] = []
     for size, row in zip(spec.sizes_bytes, ms, strict=True):
@@ -54,12 +56,18 @@ def found(
         )
     return Found(
         {"links": None, "calibration": {}, "entries": entries},
-        [_rank(spec, shape, rank, ms, shares, wrong) for rank in range(shape.num_ranks)],
+        [_rank(spec, shape, rank, ms, shares, wrong, memory_ms) for rank in range(shape.num_ranks)],
     )
 
 
 def _rank(
-    spec: BenchSpec, shape: Shape, rank: int, ms: Any, shares: Sequence[float], wrong: int
+    spec: BenchSpec,
+    shape: Shape,
+    rank: int,
+    ms: Any,
+    shares: Sequence[float],
+    wrong: int,
+    memory_ms: Sequence[float],
 ) -> dict[str, Any]:
     last = rank == shape.num_ranks - 1
     ranks = shape.ranks_per_node
@@ -76,6 +84,7 @@ def _rank(
             ]
             for size in spec.sizes_bytes
         ],
+        "memory": [[((rank + 1) * MS, (rank + each) * MS) for each in memory_ms] for _ in ms],
     }
 
 

@@ -100,7 +100,7 @@ def test_sizes_hold_whole_elements() -> None:
 def test_buffers_fit_into_memory() -> None:
     spec = bench_spec(NATIVE, HIER, MIXED, sizes=[1 << 20, 64 << 10])
     each = (1 << 20) + in_a_row(64 << 10) * (64 << 10)
-    assert needed_bytes(spec) == 3 * each + (1 << 20)
+    assert needed_bytes(spec) == 3 * each + (2 << 20)
     need = 4 * needed_bytes(spec)  # two nodes of one machine
     check_fits(spec, 2, 2, [facts(memory_bytes=int(need / 0.8) + 8)] * 2)
     error = refused(spec, 2, 2, memory_bytes=int(need / 0.8) - 8)

@@ -8,6 +8,7 @@ import pytest
 from ddp.algorithms import find_algorithm, ring_schedule
 from ddp.cost import payload_bytes
 from ddp.fabric import Fabric
+from ddp.fixed import LARGE_BYTES
 from ddp.plan import choose_segments
 from jobs.bench.asked import DTYPES, BenchSpec, Contender, contenders
 from tests.jobs.bench.samples import HIER, MIXED, MIXED_NATIVE, NATIVE, RING
@@ -27,8 +28,14 @@ def build(fabric, ring_order, ring_seed):
 """
 
 
-def run(run_ranks: RunRanks, folder: Path, bench: BenchSpec, **more: Any) -> list[dict[str, Any]]:
-    ranks = arguments(folder / "run", "hier", node_of=NODES)
+def run(
+    run_ranks: RunRanks,
+    folder: Path,
+    bench: BenchSpec,
+    node_of: tuple[int, ...] = NODES,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    ranks = arguments(folder / "run", "hier", node_of=node_of)
     told = [{**each, **more} for each in ranks]
     return run_ranks([{"rank": each, "bench": bench.model_dump(mode="json")} for each in told])
 
@@ -62,6 +69,7 @@ def test_only_counted_rounds_have_a_time(ended: list[dict[str, Any]], bench: Ben
     for rank in results(ended):
         assert [[len(times) for times in row] for row in rank["seconds"]] == [[3] * 5] * 3
         assert all(second > 0 for row in rank["seconds"] for times in row for second in times)
+        assert rank["memory"] == [[]] * 3, "links decide"
         assert bench.num_turns == 4 * 5 * 3
 
 
@@ -121,6 +129,24 @@ def test_where_links_were_not_measured_nothing_is_predicted(
     (told,) = [each["document"] for each in ended[0]["events"] if each["kind"] == "prediction"]
     assert told["links"] is None
     assert [told["entries"][0][0][key] for key in ("predicted_s", "limit_s")] == [None, None]
+
+
+def test_on_one_node_memory_is_timed_in_every_round(run_ranks: RunRanks, tmp_path: Path) -> None:
+    bench = BenchSpec(
+        sizes_bytes=(4, LARGE_BYTES), contenders=(NATIVE, HIER), rounds=3, warmup_rounds=1
+    )
+    ended = run(run_ranks, tmp_path, bench, (0, 0, 0))
+    for rank in results(ended):
+        assert rank["wrong"] == [[0, 0]] * 2
+        few, many = rank["memory"]
+        assert (few, len(many)) == ([], 3), "few bytes are a matter of messages"
+        assert all(start < end for start, end in many)
+    (told,) = [each["document"] for each in ended[0]["events"] if each["kind"] == "prediction"]
+    costs = told["calibration"]["contiguous"]["algorithms"]
+    native, hier = told["entries"][1]
+    assert native["limit_s"] is hier["limit_s"] is None  # of a wire: there is none
+    cost = costs["hierarchical"]
+    assert hier["predicted_s"] == pytest.approx(cost["large_s"] + cost["start_s"], rel=0.01)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -84,6 +84,14 @@ def test_one_node_has_no_link_between_nodes() -> None:
     document = row.to_json()
     assert document["payload_bytes_ratio"] == 0
     assert [document[key] for key in ("bound_ratio", "limit_ratio", "limit_s")] == [None] * 3
+    assert document["limit_of"] is None
+
+
+def test_on_one_node_its_memory_is_the_limit() -> None:
+    one = {"sent": [0.0], "limit_ms": None, "memory_ms": [5.0, 9.0, 3.0]}  # to 6, 10, 4 from 1
+    (row,) = rows(bench_spec(HIER), [[[20.0] * 3]], Shape(1, 2), **one)
+    assert (row.limit_of, row.limit_s) == ("memory", pytest.approx(0.005))
+    assert row.to_json()["limit_ratio"] == pytest.approx(0.25)
 
 
 def test_wrong_sums_of_all_ranks_are_added() -> None:
