@@ -106,8 +106,13 @@ def test_a_slow_inside_is_measured_once_or_not_at_all(
     assert sent[numel] == repeats * calibrate.LARGE_HOPS * in_company
 
 
+@pytest.mark.parametrize("slow_s", [inf, 0.0])
 @pytest.mark.parametrize("node_of", FABRICS)
-def test_algorithms_are_timed_themselves(node_of: tuple[int, ...]) -> None:
+def test_algorithms_are_timed_themselves(
+    node_of: tuple[int, ...], slow_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many bytes, too, where a node's inside is no slow link."""
+    monkeypatch.setattr(calibrate, "SLOW_S", slow_s)
     fabric = Fabric(node_of)
     names = ("ring", "hierarchical")
 
@@ -129,7 +134,7 @@ def test_algorithms_are_timed_themselves(node_of: tuple[int, ...]) -> None:
     for cost in found[0].values():
         assert 0 < cost.small_s <= cost.some_s
         assert cost.start_s == found[0]["ring"].start_s >= 0
-        assert (cost.large_s is None) == (fabric.num_nodes > 1)
+        assert (cost.large_s is None) == (fabric.num_nodes > 1 or slow_s == 0)
         assert cost.large_s is None or cost.large_s >= cost.some_s
     # a chunk of either size is sent as often as the other: as many rounds of as many in a row
     ring_chunks = [numel // len(node_of) for numel in (SMALL_NUMEL, SOME_NUMEL)]
