@@ -1,8 +1,8 @@
 """An example of an algorithm of one's own: `make run JOB=hier ALGORITHM=docs/own_algorithm.py:build`.
 
-Direct exchange: every rank owns one chunk. All others send theirs to its owner, one after another,
-so that the order of the sum is fixed; then every owner hands the sum to everybody. Few stages and
-many messages: good where messages are small and all ranks are near.
+Direct exchange: every rank owns one chunk. All others send theirs to its owner, which adds them in
+the order listed; then every owner hands the sum to everybody. Two stages and many messages: good
+where messages are small and all ranks are near.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ def build(fabric: Fabric) -> Schedule:
     num_ranks = fabric.num_ranks
 
     def stages() -> Iterator[tuple[Transfer, ...]]:
-        for distance in range(1, num_ranks):
+        if num_ranks > 1:
             yield tuple(
                 Transfer((owner + distance) % num_ranks, owner, chunk=owner, reduce=True)
+                for distance in range(1, num_ranks)
                 for owner in range(num_ranks)
             )
-        if num_ranks > 1:
             yield tuple(
                 Transfer(owner, rank, chunk=owner, reduce=False)
                 for owner in range(num_ranks)
