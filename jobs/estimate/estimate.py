@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddp.closed import CLOSED_FORMS, Uniform, links_of, nics_of, price_uniform
+from ddp.cost import Price, predict_step
 from ddp.errors import UsageError
 from ddp.fabric import Link, NodeLinks
 from ddp.plan import choose_segments
@@ -11,6 +12,18 @@ from ddp.plan import choose_segments
 GOOD_ENOUGH = 0.9
 ROUNDS = 80
 FASTEST = 1e18  # bytes/s: as good as no limit
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """What a run reduced one after another, and when each was ready: seconds from the start of its
+    backward, which took `backward_s`."""
+
+    num_bytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+    backward_s: float
+    overlap: bool
+    """Whether each was reduced as it was ready, else all of them after backward."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +37,8 @@ class Asked:
     """Of a step with nothing sent."""
     overlap: float
     """The share of it behind which communication can hide, 0 to 1."""
+    buckets: Buckets | None = None
+    """Those of a run; then they say what hides."""
 
     def step_s(self, comm_s: float, overlap: float | None = None) -> float:
         hidden_s = self.compute_s * (self.overlap if overlap is None else overlap)
@@ -79,7 +94,8 @@ def estimates(asked: Asked) -> Iterator[Estimate]:
 
 
 def _estimate(name: str, asked: Asked) -> Estimate:
-    price = price_uniform(name, asked.cluster, asked.gradient_bytes, _segments(name, asked))
+    price = _price(name, asked.cluster, asked.gradient_bytes)
+    comm_s, step_s = _times(name, asked.cluster, asked)
     traffic, links = price.traffic[0], links_of(name, asked.cluster)
     nics = nics_of(name, asked.cluster)
     out_s = traffic.out_bytes / links.nic_out.bytes_per_s / nics
@@ -89,17 +105,32 @@ def _estimate(name: str, asked: Asked) -> Estimate:
         sent_bytes=traffic.out_bytes,
         between_s=max(out_s, in_s),
         inside_s=traffic.intra_bytes / links.intra.bytes_per_s,
-        comm_s=price.seconds,
-        step_s=asked.step_s(price.seconds),
-        efficiency=asked.efficiency(price.seconds),
-        efficiency_none_hidden=asked.efficiency(price.seconds, 0.0),
-        efficiency_all_hidden=asked.efficiency(price.seconds, 1.0),
+        comm_s=comm_s,
+        step_s=step_s,
+        efficiency=asked.compute_s / step_s,
+        efficiency_none_hidden=asked.efficiency(comm_s, 0.0),
+        efficiency_all_hidden=asked.efficiency(comm_s, 1.0),
         needed_bytes_per_s=_needed(name, asked),
     )
 
 
-def _segments(name: str, asked: Asked) -> int:
-    return choose_segments(name.partition(",")[0], asked.gradient_bytes, asked.cluster.num_nodes)
+def _times(name: str, cluster: Uniform, asked: Asked) -> tuple[float, float]:
+    """Seconds of all that is reduced in a step, and of the step."""
+    buckets = asked.buckets
+    if buckets is None:
+        comm_s = _price(name, cluster, asked.gradient_bytes).seconds
+        return comm_s, asked.step_s(comm_s)
+    by_size = {size: _price(name, cluster, size).seconds for size in set(buckets.num_bytes)}
+    seconds = [by_size[size] for size in buckets.num_bytes]
+    step = predict_step(
+        asked.compute_s, buckets.ready_s, seconds, buckets.backward_s, buckets.overlap
+    )
+    return step.communication_s, step.step_s
+
+
+def _price(name: str, cluster: Uniform, num_bytes: int) -> Price:
+    segments = choose_segments(name.partition(",")[0], num_bytes, cluster.num_nodes)
+    return price_uniform(name, cluster, num_bytes, segments)
 
 
 def _needed(name: str, asked: Asked) -> float | None:
@@ -111,8 +142,7 @@ def _needed(name: str, asked: Asked) -> float | None:
         links = asked.cluster.links
         nic = Link(links.nic_out.alpha_s, bytes_per_s)
         cluster = replace(asked.cluster, links=NodeLinks(nic, nic, links.intra))
-        price = price_uniform(name, cluster, asked.gradient_bytes, _segments(name, asked))
-        return asked.efficiency(price.seconds) >= GOOD_ENOUGH
+        return asked.compute_s / _times(name, cluster, asked)[1] >= GOOD_ENOUGH
 
     low, high = 1.0, FASTEST
     if not good(high):

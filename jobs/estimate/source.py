@@ -9,7 +9,7 @@ from ddp.closed import Uniform
 from ddp.fabric import Link, NodeLinks
 from jobs.errors import JobError
 from jobs.estimate.amounts import AmountError, item_bytes, parse_bytes, parse_parameters
-from jobs.estimate.estimate import Asked
+from jobs.estimate.estimate import Asked, Buckets
 
 EXAMPLE = {
     "parameters": "7b",
@@ -64,7 +64,28 @@ def figures(typed: Mapping[str, Any], example: bool, run: Mapping[str, Any] | No
             rule="the share of computing behind which communication can hide, from 0 to 1",
             fix="OVERLAP=0.67 (backward), 0 (nothing hides) or 1 (everything)",
         )
-    return Figures(Asked(_gradient_bytes(given, run), cluster, compute_s, overlap), given)
+    buckets = _buckets(typed, compute_s, run) if run is not None else None
+    if buckets is not None:
+        overlap = buckets.backward_s / compute_s
+    asked = Asked(_gradient_bytes(given, run), cluster, compute_s, overlap, buckets)
+    return Figures(asked, given)
+
+
+def _buckets(typed: Mapping[str, Any], compute_s: float, run: Mapping[str, Any]) -> Buckets | None:
+    """The run's, in a step that computes for `compute_s`. None where something else was typed, or
+    the run reduced them more than once a step."""
+    if any(typed.get(name) is not None for name in ("overlap", "bytes", "parameters")):
+        return None
+    compute = run["prediction"]["inputs"]["compute"]
+    if compute.get("num_reductions") != 1:
+        return None
+    times = compute_s / compute["step_s"]
+    return Buckets(
+        tuple(compute["bucket_bytes"]),
+        tuple(ready_s * times for ready_s in compute["ready_s"]),
+        compute["backward_s"] * times,
+        bool(run["run"]["job"]["ddp"]["overlap"]),
+    )
 
 
 def _counted(given: Mapping[str, Any], name: str, most: int) -> int:

@@ -56,9 +56,26 @@ def _head(asked: Asked) -> str:
         f"{count(cluster.num_nodes, 'node')} x {count(ranks, 'rank')}{nics}. "
         f"A NIC carries {amount(links.nic_out.bytes_per_s)}/s, {who} "
         f"{amount(links.intra.bytes_per_s)}/s. A step computes for "
-        f"{time(asked.compute_s)}; communication can hide behind {percent(asked.overlap)} of that. "
-        "Nothing is measured here."
+        f"{time(asked.compute_s)}; {_hides(asked)}. Nothing is measured here."
     )
+
+
+def _hides(asked: Asked) -> str:
+    buckets = asked.buckets
+    if buckets is None:
+        return f"communication can hide behind {percent(asked.overlap)} of that"
+    those = count(len(buckets.num_bytes), "bucket")
+    backward = f"a backward of {time(buckets.backward_s)}"
+    if not buckets.overlap:
+        return f"{those} are reduced after {backward}, as in the run"
+    first, last = time(min(buckets.ready_s)), time(max(buckets.ready_s))
+    return f"{those} are ready {first} to {last} into {backward}, as in the run"
+
+
+def _what_hides(asked: Asked) -> str:
+    if asked.buckets is None:
+        return f"{percent(asked.overlap)} of computing hides it"
+    return "what is sent before backward has ended is hidden"
 
 
 def _thumb_lines(thumbs: Mapping[str, RuleOfThumb], width: int) -> Lines:
@@ -107,7 +124,7 @@ def _legend(asked: Asked) -> list[tuple[str, str]]:
         ),
         (
             "efficiency",
-            f"computing / step; {percent(asked.overlap)} of computing hides it",
+            f"computing / step; {_what_hides(asked)}",
         ),
         (
             f"for {enough}",
@@ -127,7 +144,7 @@ def _verdict(asked: Asked, rows: Sequence[Estimate]) -> str:
     words = f"{best.algorithm} is fastest: {time(best.step_s)} a step, {percent(best.efficiency)}"
     if gain > 1.01:
         words += f"; {worst.algorithm} takes {significant(gain)} times as long"
-    held = best.comm_s > asked.compute_s * asked.overlap
+    held = best.step_s > asked.compute_s
     return f"{words}. {'Communication' if held else 'Computing'} is the bottleneck."
 
 

@@ -114,6 +114,53 @@ def test_a_run_gives_what_is_not_typed() -> None:
     assert (other.cluster.num_nodes, other.cluster.ranks_per_node) == (8, 2)
     assert other.cluster.links.nic_out.bytes_per_s == 125e6
     assert (other.gradient_bytes, other.compute_s) == (1_000_000_000, 0.2)
+    assert it.buckets is other.buckets is None, "an older run does not tell when they were ready"
+
+
+def run_of_buckets(overlap: bool) -> dict[str, Any]:
+    """Two buckets, ready 20 and 100 ms into a backward of 100; a step of 150 ms."""
+    compute = {
+        "step_s": 0.15,
+        "backward_s": 0.1,
+        "bucket_bytes": [2_000_000, 1_000_000],
+        "ready_s": [0.02, 0.1],
+        "num_reductions": 1,
+    }
+    links = [{"out_bytes_per_s": 20e6, "in_bytes_per_s": 20e6}]
+    inputs = {"compute": compute, "links": links, "calibration": {"intra_bytes_per_s": 1e15}}
+    job = {"ddp": {"overlap": overlap}}
+    run = {"nnodes": 2, "nproc_per_node": 1, "job": job}
+    return {"run": run, "prediction": {"inputs": inputs}}
+
+
+@pytest.mark.parametrize(
+    ("typed", "overlap", "step_s"),
+    [
+        # 100 ms of the first bucket from 20 on, 50 of the second: 70 beyond backward
+        ({}, True, 0.15 + 0.07),
+        ({}, False, 0.15 + 0.15),
+        # twice as fast: 50 from 20 on; the second 25 when backward has ended
+        ({"rate": "40MB/s"}, True, 0.15 + 0.025),
+        # computing takes twice as long, so that buckets are ready later
+        ({"compute": "300ms"}, True, 0.3 + 0.05),
+        # what is typed goes before: a share of computing hides it
+        ({"overlap": 0.5}, True, 0.15 + 0.15 - 0.075),
+        ({"bytes": "3MB"}, True, 0.15 + 0.15 - 0.1),
+    ],
+)
+def test_the_buckets_of_a_run_say_what_hides(
+    typed: dict[str, Any], overlap: bool, step_s: float
+) -> None:
+    it = figures(typed, False, run_of_buckets(overlap)).asked
+    found = rows(it)["hierarchical"]
+    assert found.step_s == pytest.approx(step_s, rel=1e-6)
+    assert found.efficiency == pytest.approx(it.compute_s / step_s, rel=1e-6)
+    thumbs = dict.fromkeys(("intra_node", "inter_node"), rule_of_thumb(it, 1e9))
+    words = " ".join(plain(predict_screen(it, thumbs, [found], 100)).split())
+    assert ("2 buckets are ready 20.0 ms to 100 ms into a backward of 100 ms" in words) == (
+        not typed.keys() - {"rate"} and overlap
+    )
+    assert ("2 buckets are reduced after a backward of 100 ms" in words) == (not overlap)
 
 
 @pytest.mark.parametrize(
