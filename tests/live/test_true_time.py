@@ -5,6 +5,7 @@ by as much; of each field the least over the steps, since a busy machine only ad
 """
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import pytest
@@ -100,8 +101,14 @@ def test_a_slow_rank_is_named_by_the_others_waiting(it: TestLab, undisturbed: St
     assert max(change.values()) < LITTLE, change
     for rank in (0, 1, 3):
         change = moved(undisturbed, disturbed, rank)
-        # what a rank waited before is gone: it now waits for rank 2 and for nothing else
-        assert change.pop("comm_exposed_s") > 0.7 * DELAY_S, rank
+        # what a rank waited before is gone: it now waits for rank 2 and for nothing else, and less
+        # in a step in which the machine held it up, too
+        del change["comm_exposed_s"]
+        waited_s = [
+            median(float(record["comm_exposed_s"]) for record in steps[rank])
+            for steps in (undisturbed, disturbed)
+        ]
+        assert waited_s[1] - waited_s[0] > 0.7 * DELAY_S, (rank, waited_s)
         assert max(change.values()) < LITTLE, (rank, change)
     # three of four ranks wait for the fourth
     assert summary["comm_seconds"]["straggler_wait"] > 0.75 * 0.7 * DELAY_S
