@@ -206,8 +206,8 @@ def check_fits(
 
 
 def needed_bytes(spec: BenchSpec) -> int:
-    """What one rank holds: buffers of native, others of each placement, one for parts, and one to
-    see what memory allows."""
+    """What one rank holds at most: buffers of native, others of each placement, one for parts, and,
+    on one node, one to see what memory allows."""
     placements = {each.placement for each in spec.contenders}
     buffers = sum(size * in_a_row(size) for size in spec.sizes_bytes)
     return buffers * (1 + len(placements)) + 2 * max(spec.sizes_bytes)
