@@ -133,8 +133,8 @@ def time_algorithms(
     most_s: float = MOST_S,
 ) -> dict[str, FixedCost]:
     """By name, the same on every rank, all of which must call this. They take turns, in rows after
-    `meet`, which returns when all ranks have called it. Tens of ms each, at most about `most_s` in
-    one size. Raises TransportError."""
+    `meet`, which returns on all ranks at about the same moment. Tens of ms each, at most about
+    `most_s` in one size. Raises TransportError."""
     sizes = [SMALL_NUMEL, SOME_NUMEL, *([LARGE_NUMEL] if fabric.num_nodes == 1 else [])]
     names = [name for name, each in timed.items() if each.num_stages]
     buffers = {
@@ -143,26 +143,25 @@ def time_algorithms(
     }
     together = _Together(transport, rank, fabric, timeout_s)
 
-    def row(turn: tuple[str, int], length: int) -> tuple[float, float]:
-        """Seconds of the first, and of the mean of those after it; each has a buffer that ranks
-        have just written, as gradients are."""
+    def row(turn: tuple[str, int], length: int) -> float:
+        """Seconds of one of a row; ranks have just written their buffers, as gradients are."""
         name, size = turn
+        reduced = buffers[size][:length]
         for buffer in buffers[size]:
             buffer.zero_()
         (meet or together.meet)()
-        ends = [monotonic()]
-        for buffer in buffers[size][:length]:
+        start = monotonic()
+        for buffer in reduced:
             timed[name].collective.all_reduce(buffer, 1, 0)
-            ends.append(monotonic())
-        return ends[1] - ends[0], (ends[-1] - ends[1]) / max(1, length - 1)
+        return (monotonic() - start) / len(reduced)
 
     tried: dict[tuple[str, int], float] = {}
     for size in sizes:  # the first of them connects, too
         turns = [(name, size) for name in names]
         if size == LARGE_NUMEL:  # not where a node's inside is a slow link
             turns = [turn for turn in turns if tried[turn[0], SOME_NUMEL] < SLOW_S]
-        tried |= zip(turns, together.slowest([row(turn, 1)[0] for turn in turns]), strict=True)
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {turn: [] for turn in tried}
+        tried |= zip(turns, together.slowest([row(turn, 1) for turn in turns]), strict=True)
+    found: dict[tuple[str, int], list[float]] = {turn: [] for turn in tried}
     for number in range(MOST_ROUNDS):
         for turn, trial_s in tried.items():
             whole_s = len(buffers[turn[1]]) * trial_s
@@ -173,28 +172,17 @@ def time_algorithms(
 
 def _costs(
     timed: Mapping[str, Timed],
-    found: Mapping[tuple[str, int], Sequence[tuple[float, float]]],
+    found: Mapping[tuple[str, int], Sequence[float]],
     together: "_Together",
 ) -> dict[str, FixedCost]:
-    slowest = iter(together.slowest([s for rows in found.values() for row in rows for s in row]))
-    firsts, others = {}, {}
-    for turn, rows in found.items():
-        pairs = [(next(slowest), next(slowest)) for _ in rows]
-        firsts[turn], others[turn] = map(median, zip(*pairs, strict=True))
-    later_s = median(
-        [firsts[turn] - others[turn] for turn in found if turn[1] < LARGE_NUMEL] or [0.0]
-    )
+    slowest = iter(together.slowest([s for rows in found.values() for s in rows]))
+    usual = {turn: median([next(slowest) for _ in rows]) for turn, rows in found.items()}
     costs = {}
     for name in dict.fromkeys(name for name, _ in found):
-        small_s, some_s = _rising(others[name, SMALL_NUMEL], others[name, SOME_NUMEL])
-        large_s = firsts.get((name, LARGE_NUMEL))
-        costs[name] = FixedCost(
-            num_stages=timed[name].num_stages,
-            small_s=small_s,
-            some_s=some_s,
-            start_s=max(0.0, later_s),
-            large_s=None if large_s is None else max(large_s - later_s, some_s),
-        )
+        small_s, some_s = _rising(usual[name, SMALL_NUMEL], usual[name, SOME_NUMEL])
+        large_s = usual.get((name, LARGE_NUMEL))
+        large_s = None if large_s is None else max(large_s, some_s)
+        costs[name] = FixedCost(timed[name].num_stages, small_s, some_s, large_s)
     return costs
 
 

@@ -18,6 +18,8 @@ LARGE_NUMEL = 4_000_037  # 16 MB on each rank: more than caches hold
 SMALL_BYTES, SOME_BYTES, LARGE_BYTES = 4 * SMALL_NUMEL, 4 * SOME_NUMEL, 4 * LARGE_NUMEL
 IN_A_ROW = 10
 """All-reduces of an algorithm that follow one another where it is timed."""
+HALVINGS = 12
+"""Of the time in which a stage's cost is looked for: to a few thousandths."""
 
 
 def in_a_row(num_bytes: int) -> int:
@@ -36,11 +38,8 @@ class FixedCost:
     """An all-reduce of SMALL_NUMEL, one of several in a row."""
     some_s: float
     """The same of SOME_NUMEL: ranks that outnumber cores take turns at copying and adding."""
-    start_s: float
-    """What the first of a row takes longer, since ranks do not begin at the same moment: the same
-    for all that were timed together."""
     large_s: float | None = None
-    """An all-reduce of LARGE_NUMEL alone, without `start_s`; None between nodes, where links
+    """An all-reduce of LARGE_NUMEL alone; None between nodes, where links
     decide."""
 
 
@@ -59,12 +58,25 @@ def price_of(
     """
     if cost is None or cost.num_stages == 0:
         return price(schedule, fabric, num_bytes, segments, burst_share)
-    stage_s = cost.small_s / cost.num_stages
-    least = price(schedule, _with_stages(fabric, stage_s), SOME_BYTES, 1, 1 / IN_A_ROW)
-    lacking_s = max(0.0, cost.some_s - least.seconds) / cost.num_stages
-    stage_s += lacking_s * min(1.0, num_bytes / segments / SOME_BYTES)
+    small_s = cost.small_s / cost.num_stages
+    more_s = _some_stage_s(cost, schedule, fabric) - small_s
+    stage_s = small_s + more_s * min(1.0, num_bytes / segments / SOME_BYTES)
     found = price(schedule, _with_stages(fabric, stage_s), num_bytes, segments, burst_share)
     return found if cost.large_s is None else replace(found, seconds=_timed_s(cost, num_bytes))
+
+
+def _some_stage_s(cost: FixedCost, schedule: Schedule, fabric: Fabric) -> float:
+    """What a stage must cost so that the price of SOME_BYTES is what was timed; no less than of a
+    few bytes. Searched for, since an idle link recovers while a stage costs more."""
+    low_s, high_s = cost.small_s / cost.num_stages, cost.some_s / cost.num_stages
+    for _ in range(HALVINGS):
+        stage_s = (low_s + high_s) / 2
+        found = price(schedule, _with_stages(fabric, stage_s), SOME_BYTES, 1, 1 / IN_A_ROW)
+        if found.seconds < cost.some_s:
+            low_s = stage_s
+        else:
+            high_s = stage_s
+    return low_s
 
 
 def _timed_s(cost: FixedCost, num_bytes: int) -> float:

@@ -103,7 +103,7 @@ def _time_algorithms(
             place.rank,
             place.fabric,
             timed,
-            dist.barrier,
+            place.begin,
             place.timeout_s,
             TIMED_S,
         )

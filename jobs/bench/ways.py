@@ -47,17 +47,21 @@ class Place:
         )
         return collective, self.group.allocate(1, torch.float32)
 
-    def meet(self) -> None:
-        """Return at about the same moment on all ranks, nearer than the backend's barrier does."""
+    def _meet(self) -> None:
+        """Return nearer to the same moment than the backend's barrier does."""
         collective, word = self._meeting
         for _ in range(MEETINGS):
             collective.all_reduce(word, 1, 0)
 
+    def begin(self) -> None:
+        """Return when all ranks have come, at about the same moment."""
+        dist.barrier()
+        self._meet()
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Nobody begins before all have come, nor goes on before all have ended."""
-        dist.barrier()
-        self.meet()
+        self.begin()
         yield
         dist.barrier()
 
@@ -109,15 +113,14 @@ class Way:
         return self.schedule, self.segments
 
     def predicted_s(self, size_bytes: int, cost: FixedCost | None) -> float | None:
-        """Of one in a turn, whose first waits for ranks that begin later; None where the links were
-        not measured. The all-reduces of a turn share what idle links let through at once.
+        """Of one in a turn; None where the links were not measured. The all-reduces of a turn share
+        what idle links let through at once.
         """
         schedule, segments = self.priced
         fabric, share = self.place.priced, 1 / in_a_row(size_bytes)
         if fabric is None:
             return None
-        found = price_of(cost, schedule, fabric, size_bytes, segments, share)
-        return found.seconds + (cost.start_s * share if cost else 0.0)
+        return price_of(cost, schedule, fabric, size_bytes, segments, share).seconds
 
     def sent_bytes(self, size_bytes: int, item_bytes: int) -> int:
         """What the busiest node sends to others."""

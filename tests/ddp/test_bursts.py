@@ -74,7 +74,7 @@ def test_segments_leave_no_pause_but_the_burst_stays_free() -> None:
     assert price(ring_schedule((0, 1)), pair(), 800, 4).seconds == pytest.approx(without - 0.5)
 
 
-COST = FixedCost(num_stages=2, small_s=0.2, some_s=0.6, start_s=0.05)
+COST = FixedCost(num_stages=2, small_s=0.2, some_s=0.6)
 
 
 def test_an_algorithm_costs_what_it_took() -> None:
@@ -110,6 +110,19 @@ def test_what_a_burst_left_over_is_no_fixed_cost_either() -> None:
     assert price_of(timed, ring, fabric, SOME_BYTES, 1, 1 / 4).seconds == pytest.approx(took_s)
     alone = price_of(timed, ring, fabric, SOME_BYTES).seconds
     assert alone == pytest.approx(0.2 + 0.8 - 0.4 - 0.1)
+
+
+@pytest.mark.parametrize("some_s", [0.8, 1.0, 1.5])
+def test_whatever_was_timed_is_the_price_again(some_s: float) -> None:
+    """The longer a stage, the more of the burst is back at the next one: what is added to its cost
+    is not added to the price."""
+    rate = SOME_BYTES / 0.8
+    nic = Link(0.0, rate, 0.4 * rate)
+    fabric = Fabric((0, 1), (NodeLinks(nic, nic, FREE),) * 2)
+    found = price_of(
+        replace(COST, some_s=some_s), ring_schedule((0, 1)), fabric, SOME_BYTES, 1, 0.1
+    )
+    assert found.seconds == pytest.approx(some_s, rel=0.003)
 
 
 def test_on_one_node_what_was_timed_is_the_price() -> None:

@@ -133,7 +133,6 @@ def test_algorithms_are_timed_themselves(
     assert found[0]["ring"].num_stages == 2 * (len(node_of) - 1)
     for cost in found[0].values():
         assert 0 < cost.small_s <= cost.some_s
-        assert cost.start_s == found[0]["ring"].start_s >= 0
         assert (cost.large_s is None) == (fabric.num_nodes > 1 or slow_s == 0)
         assert cost.large_s is None or cost.large_s >= cost.some_s
     # a chunk of either size is sent as often as the other: as many rounds of as many in a row

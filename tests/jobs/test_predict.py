@@ -27,7 +27,7 @@ from jobs.train import MeasuredStep
 from tests.jobs.samples import MS, bucket, record
 
 MB = 1_000_000
-COST = FixedCost(num_stages=6, small_s=0.002, some_s=0.003, start_s=0.001)
+COST = FixedCost(num_stages=6, small_s=0.002, some_s=0.003)
 NODE_OF = (0, 0, 1, 1)
 CALIBRATION = Calibration(alpha_inter_s=0.0, alpha_intra_s=0.0, intra_bytes_per_s=1e12)
 COMPUTE = Compute(
@@ -233,7 +233,7 @@ def test_an_algorithm_that_was_timed_has_its_own_cost() -> None:
     slow = Calibration(0.003, 0.003, None)
     fabric = priced_fabric(NODE_OF, rates(20 * MB, 20 * MB), slow)
     assert fabric is not None
-    costs = {"hierarchical": FixedCost(num_stages=4, small_s=0.008, some_s=0.0, start_s=0.5)}
+    costs = {"hierarchical": FixedCost(num_stages=4, small_s=0.008, some_s=0.0)}
     timed = predict(plan("hierarchical"), fabric, COMPUTE, overlap=True, costs=costs)
     assert timed["bucket_seconds"] == pytest.approx([0.058] * 2)
     other = predict(plan("hierarchical"), fabric, COMPUTE, overlap=True, costs={"ring": COST})
