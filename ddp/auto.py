@@ -22,7 +22,7 @@ from ddp.choice import NATIVE, Choice, Chooser, Timing, candidates, timed_sizes
 from ddp.errors import PeerTimeout, TransportError
 from ddp.executor import Collective, make_collective
 from ddp.fabric import Fabric, Link, NodeLinks
-from ddp.fixed import in_a_row
+from ddp.fixed import PAUSE_S, in_a_row
 from ddp.membership import PrivateGroup
 from ddp.plan import choose_segments
 from ddp.probe import ProbeTable, probe_links
@@ -34,8 +34,6 @@ LEAST_ROUNDS, MOST_ROUNDS = 4, 15
 MEETS = "hierarchical"  # serves every fabric
 MOST_S = 0.6
 """For the rounds at one size, pauses too; what takes longer is priced."""
-PAUSE_S = 0.004
-"""Before a turn: an idle link, as while a model computes, lets some bytes through at once."""
 TRIALS, FAR = 2, 3.0
 """What takes so many times as long as the fastest in both trials is not tried again at a size."""
 

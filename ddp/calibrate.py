@@ -7,14 +7,14 @@ sizes of its own: of stages alike, and of the algorithms that the run uses. Pric
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from time import monotonic
+from time import monotonic, sleep
 
 import torch
 
 from ddp.algorithms import is_known, parameter_server_schedule
 from ddp.executor import Collective, NoCollective, ScheduledCollective, make_collective
 from ddp.fabric import Fabric
-from ddp.fixed import IN_A_ROW, LARGE_NUMEL, SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.fixed import IN_A_ROW, LARGE_NUMEL, PAUSE_S, SMALL_NUMEL, SOME_NUMEL, FixedCost
 from ddp.membership import PrivateGroup
 from ddp.plan import ReductionPlan
 from ddp.schedule import Schedule, Stage, Transfer
@@ -142,11 +142,13 @@ def time_algorithms(
         for size in sizes
     }
     together = _Together(transport, rank, fabric, timeout_s)
+    pause_s = {SOME_NUMEL: PAUSE_S} if fabric.num_nodes > 1 else {}
 
     def row(turn: tuple[str, int], length: int) -> float:
         """Seconds of one of a row; ranks have just written their buffers, as gradients are."""
         name, size = turn
         reduced = buffers[size][:length]
+        sleep(pause_s.get(size, 0.0))
         for buffer in buffers[size]:
             buffer.zero_()
         (meet or together.meet)()
@@ -165,7 +167,7 @@ def time_algorithms(
     for number in range(MOST_ROUNDS):
         for turn, trial_s in tried.items():
             whole_s = len(buffers[turn[1]]) * trial_s
-            if number == 0 or (number + 1) * whole_s < most_s:
+            if number == 0 or (number + 1) * (whole_s + pause_s.get(turn[1], 0.0)) < most_s:
                 found[turn].append(row(turn, IN_A_ROW if whole_s < most_s else 2))
     return _costs(timed, found, together)
 

@@ -18,6 +18,9 @@ LARGE_NUMEL = 4_000_037  # 16 MB on each rank: more than caches hold
 SMALL_BYTES, SOME_BYTES, LARGE_BYTES = 4 * SMALL_NUMEL, 4 * SOME_NUMEL, 4 * LARGE_NUMEL
 IN_A_ROW = 10
 """All-reduces of an algorithm that follow one another where it is timed."""
+PAUSE_S = 0.004
+"""Before a turn between nodes: an idle link, as while a model computes, lets some bytes through at
+once, and the turn before has taken them."""
 HALVINGS = 12
 """Of the time in which a stage's cost is looked for: to a few thousandths."""
 
