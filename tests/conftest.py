@@ -116,7 +116,7 @@ REASONS: Mapping[str, Callable[[], str | None]] = {
 }
 
 
-LIVE = "tests/live/"
+FIRST = ("tests/live/", "tests/tools/")
 MAY_SKIP = pytest.StashKey[bool]()
 """Of a test that lacks something which is not required, though something else that it needs is."""
 
@@ -135,8 +135,8 @@ def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The live ones wait most and take longest, so they begin; fast ones fill the gaps."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LIVE))
+    """What waits for labs and for pip takes longest, so it begins; fast ones fill the gaps."""
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,8 +31,8 @@ from jobs.rounds.order import turn_order
 from jobs.spec import node_of
 from jobs.worker import failure_told
 
-TIMED_S = 1.0
-"""For about how long each algorithm is timed before the first round, in one size."""
+TIMED_S = 0.1
+"""For about so long, times the rounds, each algorithm is timed before the first, in one size."""
 Buffers = list[Tensor]
 Allocate = Callable[[Sequence[tuple[int, torch.dtype]]], list[Tensor]]
 
@@ -105,7 +105,7 @@ def _time_algorithms(
             timed,
             place.begin,
             place.timeout_s,
-            TIMED_S,
+            bench.rounds * TIMED_S,
         )
         calibrations[name] = replace(calibrations[name], algorithms=found)
 

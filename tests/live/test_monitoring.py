@@ -43,7 +43,7 @@ def prometheus(watched: TestLab) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def summary(watched: TestLab, prometheus: Prometheus) -> dict[str, Any]:
     """A whole run that waits for its links, and is known to."""
-    sets = ("--set", f"train.steps={STEPS}")
+    sets = ("--set", f"train.steps={STEPS}", "--set", "data.batch_size=1")
     running = watched.start("run", "hier", "--lab", watched.name, "--json", *sets)
     try:
         prometheus.until('ALERTS{alertname="CrossNodeBottleneck", alertstate="firing"}')
