@@ -39,6 +39,8 @@ class Asked:
     """The share of it behind which communication can hide, 0 to 1."""
     buckets: Buckets | None = None
     """Those of a run; then they say what hides."""
+    carried_ratio: float | None = None
+    """What the run's slowest NIC carried of its lab's limit, where another rate is asked for."""
 
     def step_s(self, comm_s: float, overlap: float | None = None) -> float:
         hidden_s = self.compute_s * (self.overlap if overlap is None else overlap)

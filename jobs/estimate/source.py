@@ -67,7 +67,9 @@ def figures(typed: Mapping[str, Any], example: bool, run: Mapping[str, Any] | No
     buckets = _buckets(typed, compute_s, run) if run is not None else None
     if buckets is not None:
         overlap = buckets.backward_s / compute_s
-    asked = Asked(_gradient_bytes(given, run), cluster, compute_s, overlap, buckets)
+    carried_ratio = _carried_ratio(run) if run is not None and typed.get("rate") else None
+    num_bytes = _gradient_bytes(given, run)
+    asked = Asked(num_bytes, cluster, compute_s, overlap, buckets, carried_ratio)
     return Figures(asked, given)
 
 
@@ -86,6 +88,19 @@ def _buckets(typed: Mapping[str, Any], compute_s: float, run: Mapping[str, Any])
         compute["backward_s"] * times,
         bool(run["run"]["job"]["ddp"]["overlap"]),
     )
+
+
+def _carried_ratio(run: Mapping[str, Any]) -> float | None:
+    """None where no link had a limit, or none was measured."""
+    nodes = run["run"].get("lab", {}).get("nodes", ())
+    links = run["prediction"]["inputs"]["links"] or ()
+    ratios = [
+        carried * 8 / limit
+        for node, link in zip(nodes, links, strict=False)
+        for carried in (link["out_bytes_per_s"], link["in_bytes_per_s"])
+        if carried and (limit := node.get("rate_bits_per_s"))
+    ]
+    return min(ratios, default=None)
 
 
 def _counted(given: Mapping[str, Any], name: str, most: int) -> int:

@@ -111,7 +111,12 @@ def _cells(row: Estimate) -> list[str]:
 
 def _legend(asked: Asked) -> list[tuple[str, str]]:
     enough = percent(GOOD_ENOUGH)
+    carried = asked.carried_ratio
+    of_limit = (
+        f"what a NIC carries: of the limit that the run's lab had, {percent(carried or 0, 1)}"
+    )
     return [
+        *([("RATE", of_limit)] if carried else []),
         (
             "a node sends",
             "out of its NICs. The rule on paper knows no nodes: it leaves out which hops of a ring "

@@ -164,6 +164,32 @@ def test_the_buckets_of_a_run_say_what_hides(
 
 
 @pytest.mark.parametrize(
+    ("limits", "typed", "ratio"),
+    [
+        ((200_000_000, 160_000_000), {"rate": "1gbit"}, 0.95),  # 152 of 160 Mbit/s, the least
+        ((200_000_000, None), {"rate": "1gbit"}, 0.96),
+        ((None, None), {"rate": "1gbit"}, None),
+        ((200_000_000, 160_000_000), {}, None),
+    ],
+)
+def test_what_a_limit_let_through_is_said_beside_another_rate(
+    limits: tuple[int | None, int | None], typed: dict[str, Any], ratio: float | None
+) -> None:
+    run = run_of_buckets(overlap=True)
+    run["run"]["lab"] = {"nodes": [{"rate_bits_per_s": limit} for limit in limits]}
+    run["prediction"]["inputs"]["links"] = [
+        {"out_bytes_per_s": 24e6, "in_bytes_per_s": 24.1e6},
+        {"out_bytes_per_s": 19.2e6, "in_bytes_per_s": 19e6},
+    ]
+    it = figures(typed, False, run).asked
+    assert it.carried_ratio == (None if ratio is None else pytest.approx(ratio))
+    thumbs = dict.fromkeys(("intra_node", "inter_node"), rule_of_thumb(it, 1e9))
+    words = " ".join(plain(predict_screen(it, thumbs, list(estimates(it)), 80)).split())
+    shown = f"RATE what a NIC carries: of the limit that the run's lab had, {ratio or 0:.1%}"
+    assert (shown.replace("%", " %") in words) == (ratio is not None)
+
+
+@pytest.mark.parametrize(
     ("read", "text", "value"),
     [
         (parse_parameters, "7b", 7_000_000_000),
