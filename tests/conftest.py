@@ -34,6 +34,14 @@ def pytest_configure() -> None:
             f"{REQUIRE} names {', '.join(sorted(unknown))}; known: {', '.join(KNOWN)}"
         )
     _hear_signals()
+    _keep_what_is_compiled()
+
+
+def _keep_what_is_compiled() -> None:
+    """Tests start thousands of processes, which would compile all modules again and again where
+    containers' usual PYTHONDONTWRITEBYTECODE is set."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def _hear_signals() -> None:
