@@ -42,8 +42,7 @@ class FixedCost:
     some_s: float
     """The same of SOME_NUMEL: ranks that outnumber cores take turns at copying and adding."""
     large_s: float | None = None
-    """An all-reduce of LARGE_NUMEL alone; None between nodes, where links
-    decide."""
+    """An all-reduce of LARGE_NUMEL alone; None between nodes, where links decide."""
 
 
 def price_of(

@@ -7,7 +7,7 @@ calibration, computing from the first steps without network. Nothing of it is a 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,9 +53,13 @@ class FixedCosts:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "FixedCosts":
-        """As prediction.json has it; older ones do not tell of algorithms."""
+        """As prediction.json has it; older ones do not tell of algorithms, or more of each."""
         timed = document.get("algorithms", {})
-        costs = {name: FixedCost(**cost) for name, cost in timed.items()}
+        known = {each.name for each in fields(FixedCost)}
+        costs = {
+            name: FixedCost(**{key: value for key, value in cost.items() if key in known})
+            for name, cost in timed.items()
+        }
         return cls(**{**document, "algorithms": costs})
 
 

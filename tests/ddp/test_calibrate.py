@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from ddp.algorithms import find_algorithm
 from ddp.calibrate import INSIDE_NUMEL, SLOW_NUMEL, Calibration, Timed, num_stages, time_algorithms
 from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
-from ddp.fixed import SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.fixed import IN_A_ROW, PAUSE_S, SMALL_NUMEL, SOME_NUMEL, FixedCost
 from ddp.transport.memory import MemoryNetwork, MemoryTransport
 
 FABRICS = [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0)]
@@ -138,6 +139,46 @@ def test_algorithms_are_timed_themselves(
     # a chunk of either size is sent as often as the other: as many rounds of as many in a row
     ring_chunks = [numel // len(node_of) for numel in (SMALL_NUMEL, SOME_NUMEL)]
     assert all(sent[numel] > 0 for numel in ring_chunks)
+
+
+@dataclass
+class SlowAtFirst:
+    """A collective whose first all-reduce of each size takes long, as one that connects does."""
+
+    inner: ScheduledCollective
+    name: str = "slow at first"
+    calls: Counter[int] = field(default_factory=Counter)
+
+    def all_reduce(self, buffer: Tensor, segments: int, number: int) -> Any:
+        self.calls[buffer.numel()] += 1
+        if self.calls[buffer.numel()] == 1:
+            sleep(0.3)
+        return self.inner.all_reduce(buffer, segments, number)
+
+
+@pytest.mark.parametrize("node_of", [(0, 0, 1, 1), (0, 0, 0)])
+def test_rows_begin_on_idle_links_and_the_first_time_does_not_tell_how_many(
+    node_of: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: Counter[float] = Counter()
+    monkeypatch.setattr(calibrate, "sleep", lambda seconds: pauses.update([seconds]))
+    fabric = Fabric(node_of)
+
+    def body(rank: int, end: Counting) -> Counter[int]:
+        build = find_algorithm("ring").build
+        assert build is not None
+        schedule = build(fabric, "contiguous", 0)
+        made = SlowAtFirst(ScheduledCollective(schedule, rank, fabric, end, 10.0))
+        time_algorithms(
+            end, rank, fabric, {"ring": Timed(made, num_stages(schedule, len(node_of)))}
+        )
+        return made.calls
+
+    found, _ = on_all_ranks(len(node_of), body)
+    for calls in found:  # two tries, then at least a whole row; by the first, 3 s, it would be two
+        assert calls[SMALL_NUMEL] >= 2 + IN_A_ROW
+        assert calls[SOME_NUMEL] >= 2 + IN_A_ROW
+    assert (pauses[PAUSE_S] > 0) == (fabric.num_nodes > 1)
 
 
 def test_where_nothing_is_sent_nothing_is_timed() -> None:

@@ -247,6 +247,8 @@ def test_a_calibration_is_read_back() -> None:
     )
     older = {"alpha_inter_s": 0.1, "alpha_intra_s": None, "intra_bytes_per_s": 3.0}
     assert FixedCosts.from_json(older) == FixedCosts(0.1, None, 3.0)
+    told_more = {**older, "algorithms": {"ring": {**asdict(COST), "start_s": 0.001}}}
+    assert FixedCosts.from_json(told_more) == FixedCosts(0.1, None, 3.0, {"ring": COST})
     link = {"out_bytes_per_s": 1.0, "in_bytes_per_s": 1.0, "intra_bytes_per_s": None}
     assert NodeRates.model_validate(link).burst_bytes is None
 
