@@ -164,7 +164,7 @@ def time_algorithms(
         if size == LARGE_NUMEL:  # not where a node's inside is a slow link
             turns = [turn for turn in turns if tried[turn[0], SOME_NUMEL] < SLOW_S]
         tries = [together.slowest([row(turn, 1) for turn in turns]) for _ in range(TRIES)]
-        tried |= zip(turns, map(min, *tries), strict=True)
+        tried |= zip(turns, map(min, zip(*tries, strict=True)), strict=True)
     found: dict[tuple[str, int], list[float]] = {turn: [] for turn in tried}
     for number in range(MOST_ROUNDS):
         for turn, trial_s in tried.items():

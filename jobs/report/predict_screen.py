@@ -112,11 +112,8 @@ def _cells(row: Estimate) -> list[str]:
 def _legend(asked: Asked) -> list[tuple[str, str]]:
     enough = percent(GOOD_ENOUGH)
     carried = asked.carried_ratio
-    of_limit = (
-        f"what a NIC carries: of the limit that the run's lab had, {percent(carried or 0, 1)}"
-    )
     return [
-        *([("RATE", of_limit)] if carried else []),
+        *([] if carried is None else [("RATE", _of_limit(carried))]),
         (
             "a node sends",
             "out of its NICs. The rule on paper knows no nodes: it leaves out which hops of a ring "
@@ -141,6 +138,11 @@ def _legend(asked: Asked) -> list[tuple[str, str]]:
             "slower than others; sharded training (ZeRO, FSDP) moves other bytes",
         ),
     ]
+
+
+def _of_limit(carried_ratio: float) -> str:
+    share = percent(carried_ratio, 1)
+    return f"what a NIC carries: of the limit that the run's lab had, {share}"
 
 
 def _verdict(asked: Asked, rows: Sequence[Estimate]) -> str:

@@ -18,6 +18,7 @@ from ddp.calibrate import INSIDE_NUMEL, SLOW_NUMEL, Calibration, Timed, num_stag
 from ddp.executor import ScheduledCollective
 from ddp.fabric import Fabric
 from ddp.fixed import IN_A_ROW, PAUSE_S, SMALL_NUMEL, SOME_NUMEL, FixedCost
+from ddp.schedule import Schedule
 from ddp.transport.memory import MemoryNetwork, MemoryTransport
 
 FABRICS = [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0)]
@@ -72,6 +73,12 @@ def calibrated(node_of: tuple[int, ...]) -> tuple[list[Calibration], Counter[int
     return on_all_ranks(len(node_of), lambda rank, end: calibrate.calibrate(end, rank, fabric))
 
 
+def schedule_of(name: str, fabric: Fabric) -> Schedule:
+    build = find_algorithm(name).build
+    assert build is not None
+    return build(fabric, "contiguous", 0)
+
+
 def most_on_a_node(node_of: tuple[int, ...]) -> int:
     return max(Counter(node_of).values())
 
@@ -120,9 +127,7 @@ def test_algorithms_are_timed_themselves(
     def body(rank: int, end: Counting) -> dict[str, FixedCost]:
         timed = {}
         for name in names:
-            build = find_algorithm(name).build
-            assert build is not None
-            schedule = build(fabric, "contiguous", 0)
+            schedule = schedule_of(name, fabric)
             stages = num_stages(schedule, fabric.num_ranks)
             made = ScheduledCollective(schedule, rank, fabric, end, 10.0)
             timed[name] = Timed(made, stages)
@@ -165,9 +170,7 @@ def test_rows_begin_on_idle_links_and_the_first_time_does_not_tell_how_many(
     fabric = Fabric(node_of)
 
     def body(rank: int, end: Counting) -> Counter[int]:
-        build = find_algorithm("ring").build
-        assert build is not None
-        schedule = build(fabric, "contiguous", 0)
+        schedule = schedule_of("ring", fabric)
         made = SlowAtFirst(ScheduledCollective(schedule, rank, fabric, end, 10.0))
         time_algorithms(
             end, rank, fabric, {"ring": Timed(made, num_stages(schedule, len(node_of)))}
@@ -186,9 +189,7 @@ def test_where_nothing_is_sent_nothing_is_timed() -> None:
     fabric = Fabric((0,))
 
     def body(rank: int, end: Counting) -> dict[str, FixedCost]:
-        build = find_algorithm("ring").build
-        assert build is not None
-        schedule = build(fabric, "contiguous", 0)
+        schedule = schedule_of("ring", fabric)
         made = ScheduledCollective(schedule, rank, fabric, end, 10.0)
         return time_algorithms(end, rank, fabric, {"ring": Timed(made, 0)})
 
